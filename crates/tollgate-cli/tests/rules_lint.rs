@@ -174,7 +174,7 @@ fn oversized_file_is_rejected() {
         assert_eq!((ran.code, &*ran.stdout), (2, ""), "{command}");
         assert_eq!(
             ran.stderr,
-            format!("error: {path}: the file is larger than 16777216 bytes\n"),
+            format!("error: cannot read {path}: larger than 16777216 bytes\n"),
             "{command}"
         );
     }

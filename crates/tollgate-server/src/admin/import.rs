@@ -6,6 +6,7 @@ use http::{StatusCode, header};
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
+use tollgate::Timestamp;
 use tollgate::config::{Document, Problems, TableReader};
 use tollgate_stores::sql::{
     Database, DatabaseError, Item, ItemChange, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite,
@@ -15,12 +16,11 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::body::RequestBody;
 use super::change::{self, Applied};
+use super::crud::ParseItem;
 use super::dry_run::{self, ChangeView, parse_flag};
-use super::export::{ITEMS_MAX, KINDS, parse_kinds};
-use super::schema::{BlockImport, QuotaInput, RuleInput, TierInput};
+use super::export::{ITEMS_MAX, ItemSections, KINDS, parse_kinds};
 use super::{parse, preconditions, view};
-use crate::api::config::ConfigBody;
-use crate::config::{normalize, sync};
+use crate::config::normalize::{self, NormalizedTooLong};
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::{Call, Response, response};
 use crate::records::traffic_sample::Effect;
@@ -50,16 +50,8 @@ pub(crate) struct ImportQuery {
 pub(crate) struct ImportBody {
     /// Version of an export; ignored.
     version: Option<u64>,
-    /// Rules, with the keys of `[[rules]]`.
-    rules: Option<Vec<RuleInput>>,
-    /// Tiers, with the keys of `[[tiers]]`.
-    tiers: Option<Vec<TierInput>>,
-    /// Quotas of users.
-    quotas: Option<Vec<QuotaInput>>,
-    /// Blocked clients.
-    blocks: Option<Vec<BlockImport>>,
-    /// Limits of single users on single endpoints, as in `PUT /v1/rate-limit/config`.
-    limits: Option<Vec<ConfigBody<'static>>>,
+    #[serde(flatten)]
+    items: ItemSections,
     /// Cursor of an export; a page of an export cannot be imported with `prune`.
     next: Option<String>,
 }
@@ -91,12 +83,10 @@ pub(crate) struct ImportResponse {
     request_body(content((ImportBody = "application/json"), (String = "application/toml"))),
     responses(
         (status = 200, description = "What was changed, or with `dry_run` would be.", body = ImportResponse),
-        (status = 400, description = "An item is invalid; nothing was changed.", body = ErrorEnvelope<'_>),
         (status = 409, description = "An item is defined in the settings file.", body = ErrorEnvelope<'_>),
         (status = 412, description = "The configuration is not at the version in `If-Match`.", body = ErrorEnvelope<'_>),
         (status = 413, description = "More than 8 MB, 10,000 items or 10,000 deletions.", body = ErrorEnvelope<'_>),
         (status = 415, description = "The body is neither JSON nor TOML.", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The database is unreachable.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiError> {
@@ -123,7 +113,7 @@ pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiEr
                 return Err(version_differs(found, expected));
             }
             Err(DatabaseError::VersionConflict { .. }) if attempt < ATTEMPTS_MAX => attempt += 1,
-            Err(error) => return Err(sync::failed(&error)),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -159,15 +149,14 @@ fn parse_section(
     fields: &mut TableReader<'_, '_>,
     values: &Map<String, Json>,
     kind: ItemKind,
-    call: &Call,
+    normalize: impl Fn(Item) -> Result<Item, NormalizedTooLong>,
 ) -> Vec<Item> {
-    let (empty, rules) = (Map::new(), call.app.limiter().rules());
+    let empty = Map::new();
     let mut written = values.get(view::plural(kind)).and_then(Json::as_array).into_iter().flatten();
     let mut known = HashSet::new();
     fields.list_of_tables(view::plural(kind), |fields| {
         let values = written.next().and_then(Json::as_object).unwrap_or(&empty);
-        let item = parse_item(fields, values, kind)?;
-        let item = normalize::item(item, rules.normalization());
+        let item = normalize(parse_item(fields, values, kind)?);
         let item = item.map_err(|error| fields.report(error.field, error.to_string())).ok()?;
         reject_duplicate(fields, &item, &mut known);
         Some(item)
@@ -180,16 +169,11 @@ fn parse_section(
 /// # Errors
 /// All invalid fields.
 pub fn check_import(document: &Document) -> Result<(), Problems> {
-    let (mut problems, empty) = (Problems::default(), Map::new());
+    let mut problems = Problems::default();
     let mut fields = document.fields(&mut problems);
     skip_metadata(&mut fields);
     for kind in KINDS {
-        let mut known = HashSet::new();
-        let _: Vec<()> = fields.list_of_tables(view::plural(kind), |fields| {
-            let item = parse_item(fields, &empty, kind)?;
-            reject_duplicate(fields, &item, &mut known);
-            Some(())
-        });
+        parse_section(&mut fields, &Map::new(), kind, Ok);
     }
     fields.finish();
     problems.0.retain(|problem| problem.reason != parse::READ_ONLY);
@@ -206,14 +190,15 @@ fn skip_metadata(fields: &mut TableReader<'_, '_>) {
 }
 
 fn parse_item(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>, kind: ItemKind) -> Option<Item> {
-    match kind {
-        ItemKind::Rule => parse::rule(fields, values),
-        ItemKind::Tier => parse::tier(fields, values),
-        ItemKind::Quota => parse::quota(fields),
-        ItemKind::Block => parse::imported_block(fields),
-        ItemKind::Limit => parse::limit(fields),
-        ItemKind::Key => None,
-    }
+    let parse: ParseItem = match kind {
+        ItemKind::Rule => parse::rule,
+        ItemKind::Tier => parse::tier,
+        ItemKind::Quota => parse::quota,
+        ItemKind::Block => parse::imported_block,
+        ItemKind::Limit => parse::limit,
+        ItemKind::Key => return None,
+    };
+    parse(fields, values, Timestamp::default())
 }
 
 fn reject_duplicate(fields: &mut TableReader<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
@@ -244,14 +229,11 @@ impl Import {
                 "a page of an export cannot be imported with prune: items of other pages would be deleted";
             return Err(ApiError::field(Code::InvalidInput, "next", reason));
         }
-        let mut items = body.parse(|fields, values| {
+        let rules = call.app.limiter().rules();
+        let normalize = |item| normalize::item(item, rules.normalization());
+        let mut items: Vec<Item> = body.parse(|fields, values| {
             skip_metadata(fields);
-            Some(
-                KINDS
-                    .iter()
-                    .flat_map(|kind| parse_section(fields, values, *kind, call))
-                    .collect::<Vec<Item>>(),
-            )
+            Some(KINDS.iter().flat_map(|kind| parse_section(fields, values, *kind, normalize)).collect())
         })?;
         if items.len() > ITEMS_MAX {
             let message = format!("an import can have at most {ITEMS_MAX} items; split it");
@@ -298,8 +280,7 @@ async fn find_surplus(
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let page = database.list(kind, &ItemFilter::default(), after.as_ref(), ITEMS_PER_QUERY).await;
-        let page: Vec<ItemId> =
-            page.map_err(|error| sync::failed(&error))?.iter().map(|stored| stored.item.id()).collect();
+        let page: Vec<ItemId> = page?.iter().map(|stored| stored.item.id()).collect();
         let is_last = page.len() < usize::try_from(ITEMS_PER_QUERY).unwrap_or(usize::MAX);
         after = page.last().cloned();
         found.extend(page.into_iter().filter(|id| !kept.contains(id)));
@@ -322,7 +303,7 @@ struct Plan {
 
 async fn plan(call: &Call, import: &Import, prune: bool, expected: Option<u64>) -> Result<Plan, ApiError> {
     let database = change::database(call)?;
-    let version = database.version().await.map_err(|error| sync::failed(&error))?;
+    let version = database.version().await?;
     if expected.is_some_and(|expected| expected != version) {
         return Err(version_differs(version, expected));
     }

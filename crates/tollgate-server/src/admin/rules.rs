@@ -2,20 +2,20 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
-use tollgate::config::{TableReader, read_rule};
-use tollgate::{Limit, Rule, Timestamp};
-use tollgate_stores::sql::{Item, ItemFilter, ItemId, ItemKind, RuleItem, StoredItem};
+use tollgate::config::read_rule;
+use tollgate::{Limit, Rule};
+use tollgate_stores::sql::{ItemFilter, ItemId, ItemKind, StoredItem};
 use utoipa::ToSchema;
 
 use super::body::RequestBody;
-use super::crud::{AdminResource, Operations, Writable};
+use super::crud::{AdminResource, Operations, ParseItem, Writable};
+use super::definition::definition;
 use super::list_query::{self, ListFilter};
 use super::parse;
 use super::schema::{ConditionsInput, RuleInput};
-use super::view::{self, SourceRevision};
+use super::view::SourceRevision;
 use crate::config::rule_json;
 use crate::http::Call;
-use crate::http::error::ApiError;
 
 /// A rule as the server reads it, and as it is written.
 #[derive(Default, Serialize, ToSchema)]
@@ -85,30 +85,19 @@ impl AdminResource for Rules {
     const OPERATIONS: Operations = Operations {
         noun: "rule",
         id: "Name of the rule.",
-        list: "Lists the rules of the settings file and of the database, by name.",
         create: "Creates a rule.",
-        read: "Returns a rule.",
         put: "Creates or replaces a rule.",
         delete: "Deletes a rule.",
         create_conflict: "The rule already exists, in the database or in the settings file.",
         put_creates: true,
     };
 
-    type Item = RuleItem;
     type Input = RuleInput;
     type View = RuleView;
     type Usage = ();
 
-    fn parse_id(text: String) -> Result<ItemId, ApiError> {
-        Ok(ItemId::Rule(text))
-    }
-
-    fn item(item: &Item) -> Option<&RuleItem> {
-        if let Item::Rule(rule) = item { Some(rule) } else { None }
-    }
-
-    fn view(_: &Call, stored: &StoredItem, _: &RuleItem, (): &()) -> RuleView {
-        let definition = view::definition(&stored.item);
+    fn view(_: &Call, stored: &StoredItem, (): &()) -> Option<RuleView> {
+        let definition = definition(&stored.item);
         let view = match RequestBody::new(definition.clone()).parse(|fields, _| read_rule(fields)) {
             Ok(rule) => RuleView::of(&rule),
             Err(error) => RuleView {
@@ -118,7 +107,7 @@ impl AdminResource for Rules {
                 ..RuleView::default()
             },
         };
-        RuleView { revision: SourceRevision::database(stored), definition, ..view }
+        Some(RuleView { revision: SourceRevision::database(stored), definition, ..view })
     }
 
     fn file_items(call: &Call, filter: &ItemFilter) -> Vec<(ItemId, RuleView)> {
@@ -130,9 +119,7 @@ impl AdminResource for Rules {
 }
 
 impl Writable for Rules {
-    fn parse(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>, _: Timestamp) -> Option<Item> {
-        parse::rule(fields, values)
-    }
+    const PARSE: ParseItem = parse::rule;
 }
 
 /// Applies the filter of the database to a rule of the settings file.

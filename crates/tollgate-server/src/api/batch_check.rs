@@ -10,12 +10,14 @@ use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::sync::OwnedSemaphorePermit;
 use tollgate::Decision;
 use utoipa::ToSchema;
 
 pub(crate) use self::body_budget::BodyBudget;
 use super::check::CheckBody;
 use super::decision::DecisionBody;
+use crate::auth::AuthError;
 use crate::auth::api_keys::KeyRefusal;
 use crate::check::Checker;
 use crate::check::batch::{CHECKS_MAX, yield_turn};
@@ -74,7 +76,6 @@ pub(crate) enum ItemBody<'a> {
     post, path = "/v1/rate-limit/batch-check", request_body = BatchBody<'_>,
     responses(
         (status = 200, description = "One result per check, in order", body = BatchAnswer<'_>),
-        (status = 400, description = "The batch itself is invalid; nothing was charged", body = ErrorEnvelope<'_>),
         (status = 409, description = "The first batch with this key is still in progress", body = ErrorEnvelope<'_>),
         (status = 413, description = "More than 1000 checks, more than 1 MB, or more checks than a caller may send at once",
          body = ErrorEnvelope<'_>),
@@ -84,15 +85,20 @@ pub(crate) enum ItemBody<'a> {
 )]
 pub(crate) async fn batch_check(call: Call, body: Incoming) -> Result<Response, ApiError> {
     // A refusal here is not charged to the caller: none of the body was read.
-    let permit = call.app.batch_bodies().acquire(body.size_hint().exact()).await?;
+    let mut permit = call.app.batch_bodies().acquire(body.size_hint().exact()).await?;
     let charge = BatchCharge { call: Arc::new(call), is_charged: false };
     let body = charge.call.json_body(body, BATCH_BYTES_MAX).await?;
-    answer_batch(charge, body_budget::hold(body, permit)).await
+    body_budget::release_excess(&mut permit, body.len());
+    answer_batch(charge, body, Some(permit)).await
 }
 
 /// A batch without a key is abandoned when its caller disconnects. A batch with a key is decided in a task of its own: the caller will
 /// send it again, and must not find it half charged.
-async fn answer_batch(mut charge: BatchCharge, body: Bytes) -> Result<Response, ApiError> {
+async fn answer_batch(
+    mut charge: BatchCharge,
+    body: Bytes,
+    permit: Option<OwnedSemaphorePermit>,
+) -> Result<Response, ApiError> {
     let call = Arc::clone(&charge.call);
     let slot = call.app.batches().acquire().await;
     let batch: BatchBody<'_> = json::parse(&body)?;
@@ -109,41 +115,38 @@ async fn answer_batch(mut charge: BatchCharge, body: Bytes) -> Result<Response, 
         return Err(ApiError::invalid("idempotency_key", "must be 1 to 256 bytes"));
     }
     let key = (**key).to_owned();
-    let checks = batch.checks.iter().map(|raw| body.slice_ref(raw.get().as_bytes())).collect();
-    let batch = KeyedBatch { charge, body: body.clone(), key, checks };
+    let checks: Vec<Bytes> = batch.checks.iter().map(|raw| body.slice_ref(raw.get().as_bytes())).collect();
+    let body = body.clone();
     let decided = tokio::spawn(async move {
-        // Held to the end: shutdown waits for it.
-        let _slot = slot;
-        batch.answer().await
+        // Held to the end: shutdown waits for the slot, and the body is in memory.
+        let _held = (slot, permit);
+        answer_keyed(charge, &key, &body, &checks).await
     });
     // The runtime logs a panic.
     decided.await.unwrap_or_else(|_| Err(ApiError::internal()))
 }
 
-/// A batch with an idempotency key; owns everything it needs after its caller has disconnected.
-struct KeyedBatch {
-    charge: BatchCharge,
-    body: Bytes,
-    key: String,
-    checks: Vec<Bytes>,
-}
-
-impl KeyedBatch {
-    async fn answer(self) -> Result<Response, ApiError> {
-        let KeyedBatch { mut charge, body, key, checks } = self;
-        let call = Arc::clone(&charge.call);
-        let checker = call.checker();
-        let lock = match call.app.idempotency().lock(&call.caller.name, &key, &body, checker.now).await? {
-            KeyState::Locked(lock) => lock,
-            KeyState::Completed(response) => return charge.count(1).map(|()| replay(&response)),
-        };
-        charge.count(checks.len())?;
-        let outcomes = decide(&checker, checks.iter().map(Bytes::as_ref)).await;
-        if let Some(response) = replayable(&outcomes, call.request_id.as_str()) {
-            lock.complete(&response, call.app.now()).await;
+async fn answer_keyed(
+    mut charge: BatchCharge,
+    key: &str,
+    body: &[u8],
+    checks: &[Bytes],
+) -> Result<Response, ApiError> {
+    let call = Arc::clone(&charge.call);
+    let checker = call.checker();
+    let lock = match call.app.idempotency().lock(&call.caller.name, key, body, checker.now).await? {
+        KeyState::Locked(lock) => lock,
+        KeyState::Completed(response) => {
+            charge.count(1)?;
+            return Ok(replay(&response));
         }
-        Ok(render(&outcomes, call.request_id.as_str()))
+    };
+    charge.count(checks.len())?;
+    let outcomes = decide(&checker, checks.iter().map(Bytes::as_ref)).await;
+    if let Some(response) = replayable(&outcomes, call.request_id.as_str()) {
+        lock.complete(&response, call.app.now()).await;
     }
+    Ok(render(&outcomes, call.request_id.as_str()))
 }
 
 /// Charges a batch to its caller's own limit: all of its checks or, if they exceed it, none. A batch that fails before it is charged,
@@ -155,14 +158,13 @@ struct BatchCharge {
 
 impl BatchCharge {
     /// Charges this many checks; an empty batch counts as one.
-    fn count(&mut self, checks: usize) -> Result<(), ApiError> {
+    fn count(&mut self, checks: usize) -> Result<(), AuthError> {
         let Call { app, settings, caller, peer, .. } = &*self.call;
         let Some(callers) = &settings.callers else { return Ok(()) };
         let cost = u32::try_from(checks.max(1)).unwrap_or(u32::MAX);
         let charged = callers.charge(caller, *peer, cost, app.now());
         // A caller that must wait is not charged. A batch that can never be admitted counts as one, like any invalid one.
-        self.is_charged =
-            charged.as_ref().map_or_else(|error| error.code() == Code::CallerLimited, |()| true);
+        self.is_charged = matches!(charged, Ok(()) | Err(AuthError::CallerLimited { .. }));
         charged
     }
 }
@@ -294,7 +296,8 @@ mod tests {
     }
 
     async fn sent(app: &Arc<App>, body: &Bytes) -> Result<serde_json::Value, Code> {
-        let answer = answer_batch(charge(&call(app)), body.clone()).await.map_err(|error| error.code())?;
+        let answer =
+            answer_batch(charge(&call(app)), body.clone(), None).await.map_err(|error| error.code())?;
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         Ok(serde_json::from_slice(&body).unwrap())
     }
@@ -310,7 +313,7 @@ mod tests {
             sent(&app, &look).await.unwrap()["results"][0]["remaining"].as_u64()
         };
         {
-            let mut caller = pin!(answer_batch(charge(&call(&app)), body.clone()));
+            let mut caller = pin!(answer_batch(charge(&call(&app)), body.clone(), None));
             // Poll until some of it is charged, then drop it like a closed connection.
             while app.limiter().counters().memory().unwrap().is_empty() {
                 let polled = poll_fn(|context| Poll::Ready(caller.as_mut().poll(context))).await;
@@ -330,14 +333,14 @@ mod tests {
     async fn failed_batch_counts_as_one_request() {
         let app = App::for_tests("[callers]\nlimit = 10\nwindow = \"1h\"");
         let call = call(&app);
-        let count = |checks| charge(&call).count(checks).map_err(|error| error.code());
+        let count = |checks| charge(&call).count(checks).map_err(|error| ApiError::from(error).code());
         drop(charge(&call));
         assert_eq!(count(9), Ok(()), "the dropped charge counted as one of ten");
         assert_eq!(count(1), Err(Code::CallerLimited));
 
         let app = App::for_tests("[callers]\nlimit = 10\nwindow = \"1h\"");
         let call = self::call(&app);
-        let count = |checks| charge(&call).count(checks).map_err(|error| error.code());
+        let count = |checks| charge(&call).count(checks).map_err(|error| ApiError::from(error).code());
         assert_eq!(count(6), Ok(()));
         for _ in 0..100 {
             assert_eq!(count(5), Err(Code::CallerLimited), "a refused batch is not charged");

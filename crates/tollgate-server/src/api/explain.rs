@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::check::CheckBody;
 use super::decision::DecisionBody;
-use crate::http::error::{ApiError, ErrorEnvelope};
+use crate::http::error::ApiError;
 use crate::http::json;
 use crate::http::response;
 use crate::http::{CHECK_BYTES_MAX, Call, Response};
@@ -113,8 +113,6 @@ pub(crate) struct LimitBody {
     post, path = "/v1/rate-limit/explain", request_body = CheckBody<'_>,
     responses(
         (status = 200, description = "The decision and every rule behind it", body = ExplainBody<'_>),
-        (status = 400, description = "A field is invalid", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters are unreachable", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiError> {

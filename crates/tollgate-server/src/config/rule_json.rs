@@ -45,7 +45,7 @@ pub(crate) fn limit(limit: &Limit) -> Map<String, Json> {
         Window::Calendar(calendar) => {
             let (unit, anchor) = match calendar.unit() {
                 CalendarUnit::Day => ("day", None),
-                CalendarUnit::Week(start) => ("week", Some(json!(weekday(start)))),
+                CalendarUnit::Week(start) => ("week", Some(json!(format!("{start:?}").to_lowercase()))),
                 CalendarUnit::Month(day) => ("month", Some(json!(day))),
             };
             put(&mut all, "window", Some(unit));
@@ -57,19 +57,6 @@ pub(crate) fn limit(limit: &Limit) -> Map<String, Json> {
     }
     put(&mut all, "burst", limit.burst());
     all
-}
-
-fn weekday(day: jiff::civil::Weekday) -> &'static str {
-    use jiff::civil::Weekday;
-    match day {
-        Weekday::Monday => "monday",
-        Weekday::Tuesday => "tuesday",
-        Weekday::Wednesday => "wednesday",
-        Weekday::Thursday => "thursday",
-        Weekday::Friday => "friday",
-        Weekday::Saturday => "saturday",
-        Weekday::Sunday => "sunday",
-    }
 }
 
 pub(crate) fn conditions(when: &Matcher) -> Map<String, Json> {

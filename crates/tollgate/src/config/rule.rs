@@ -145,7 +145,10 @@ pub(super) fn method(value: &Value) -> Result<Method, String> {
 }
 
 /// A network or a single address. Host bits are cleared and IPv4-mapped addresses converted to IPv4.
-pub(super) fn network(value: &Value) -> Result<IpNet, String> {
+///
+/// # Errors
+/// When it is neither.
+pub fn network(value: &Value) -> Result<IpNet, String> {
     let text = text(value)?;
     let wrong = || format!("{text:?} is not an IP address or a network such as 10.0.0.0/8 or 2001:db8::/32");
     if let Ok(net) = text.parse::<IpNet>() {

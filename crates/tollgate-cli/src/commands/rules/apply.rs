@@ -22,7 +22,7 @@ use crate::output::format::plural;
 use crate::{CliError, Client, Exit, Output};
 
 #[derive(Args)]
-pub(super) struct ImportArgs {
+pub(crate) struct ImportArgs {
     /// Files with [[rules]], [[tiers]], [[quotas]], [[blocks]] and [[limits]], in TOML or JSON; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -35,7 +35,7 @@ pub(super) struct ImportArgs {
 }
 
 #[derive(Args)]
-pub(super) struct Apply {
+pub(crate) struct Apply {
     #[command(flatten)]
     import: ImportArgs,
     #[command(flatten)]

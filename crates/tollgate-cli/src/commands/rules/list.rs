@@ -15,7 +15,7 @@ use crate::output::table::Cell;
 use crate::{CliError, Exit, Output};
 
 #[derive(Args)]
-pub(super) struct List {
+pub(crate) struct List {
     /// Rule file or settings file; - reads standard input; without it, the server's rules are listed
     pub(super) file: Option<PathBuf>,
     /// Only rules whose name has this prefix

@@ -58,12 +58,22 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         auth,
         callers,
         log,
-        ipv6_prefix,
-        nat64,
-        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64).with_normalization(normalization),
+        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64),
+        normalization,
         has_built_in_default,
         source,
     })
+}
+
+/// Reads the rules and `[identity]`, which changes what they match and count. The other sections are skipped.
+pub(super) fn rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
+    let rules = read_rules(fields);
+    let identity = fields.table("identity", read_identity).unwrap_or_default();
+    for section in ["server", "counters", "database", "auth", "callers", "log"] {
+        fields.skip(section);
+    }
+    let Identity { ipv6_prefix, nat64, normalization } = identity;
+    Some(rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64).with_normalization(normalization))
 }
 
 /// Follows the XDG base directory specification; without a home, a directory below the working directory.
@@ -181,7 +191,7 @@ fn read_counters(fields: &mut TableReader<'_, '_>, largest_log: Option<(u32, &st
             CounterSettings::Redis(Box::new(RedisCounterSettings { redis, tls_files, bounds }))
         });
     }
-    for key in redis::KEYS {
+    for key in redis::KEYS.into_iter().chain(redis::PARAMETERS) {
         // Not reported if `store` itself is invalid.
         if fields.has(key) && (store.is_some() || !fields.has("store")) {
             fields.report(key, "requires store = \"redis\"".to_owned());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value as Json, json};
 use tollgate::counters::memory::MemoryBounds;
-use tollgate::identity::{DescriptorNormalization, Normalization};
+use tollgate::identity::DescriptorNormalization;
 use tollgate::penalties::PenaltyPolicy;
 use tollgate::{RuleSet, Span};
 use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
@@ -98,8 +98,7 @@ impl Settings {
 }
 
 fn identity_json(settings: &Settings) -> Json {
-    let normalization: &Normalization = settings.rules.normalization();
-    let ids = normalization.ids;
+    let (normalization, ids) = (&settings.normalization, settings.normalization.ids);
     let descriptors = match &normalization.descriptors {
         DescriptorNormalization::All(form) => form.as_str().into(),
         DescriptorNormalization::Named(forms) => {
@@ -108,8 +107,8 @@ fn identity_json(settings: &Settings) -> Json {
         }
     };
     json!({
-        "ipv6_prefix": settings.ipv6_prefix,
-        "nat64": settings.nat64,
+        "ipv6_prefix": settings.rules.ipv6_prefix(),
+        "nat64": settings.rules.nat64(),
         "normalize": {
             "user_id": ids.user.as_str(),
             "tenant": ids.tenant.as_str(),

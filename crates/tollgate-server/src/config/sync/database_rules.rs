@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json};
 use tollgate::config::{Document, Origin, Problem, Problems, TableReader, Value, read_rule, read_tier};
 use tollgate::{Rule, RuleSet};
-use tollgate_stores::sql::{Item, ItemId, ItemWrite, RuleItem, TierItem};
+use tollgate_stores::sql::{Item, ItemId, ItemWrite};
 
 use super::file_rules::FileRules;
 
@@ -25,8 +25,10 @@ impl DatabaseRules {
     /// Adds or replaces a rule or tier. Returns false for other items.
     pub(super) fn put(&mut self, item: &Item) -> bool {
         let (name, rule) = match item {
-            Item::Rule(rule) => (rule.name.clone(), parse_rule(rule)),
-            Item::Tier(tier) => (tier_rule_name(&tier.name), parse_tier(tier)),
+            Item::Rule(rule) => (rule.name.clone(), parse(&rule.name, &rule.body, "rule", read_rule)),
+            Item::Tier(tier) => {
+                (tier_rule_name(&tier.name), parse(&tier.name, &tier.body, "tier", read_tier))
+            }
             _ => return false,
         };
         self.0.insert(name, DatabaseRule { item: item.clone(), rule });
@@ -60,7 +62,7 @@ impl DatabaseRules {
         self.0.values().map(|rule| &rule.item)
     }
 
-    /// Compiles these rules and those of the file into one set.
+    /// Compiles these rules and those of the file into one set, not normalized.
     ///
     /// # Errors
     /// Everything that is wrong: invalid rules, and names that both define.
@@ -73,8 +75,7 @@ impl DatabaseRules {
         let rules: Vec<Rule> = file.beside(|name| self.contains(name)).cloned().chain(stored).collect();
         let set = RuleSet::new(rules, file.set.penalties().cloned())
             .map_err(|error| Problems(vec![problem("rules", error.to_string())]))?;
-        let set = set.with_ipv6_prefix(file.ipv6_prefix).with_nat64(file.set.nat64());
-        Ok(set.with_normalization(file.set.normalization().clone()))
+        Ok(set.with_ipv6_prefix(file.set.ipv6_prefix()).with_nat64(file.set.nat64()))
     }
 
     /// The rules that are valid and do not conflict with the file; none if even those do not compile.
@@ -109,14 +110,6 @@ fn tier_rule_name(tier: &str) -> String {
 
 fn problem(name: &str, reason: String) -> Problem {
     Problem { origin: Origin::Named("database".to_owned()), key: name.to_owned(), reason }
-}
-
-fn parse_rule(item: &RuleItem) -> Result<Rule, Problems> {
-    parse(&item.name, &item.body, "rule", read_rule)
-}
-
-fn parse_tier(item: &TierItem) -> Result<Rule, Problems> {
-    parse(&item.name, &item.body, "tier", read_tier)
 }
 
 /// Parses a stored body like a table of the settings file.

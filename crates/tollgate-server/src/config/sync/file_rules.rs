@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tollgate::identity::Normalization;
 use tollgate::{Rule, RuleSet};
 
 use crate::config::settings::Settings;
@@ -9,8 +10,9 @@ use crate::config::settings::Settings;
 /// The rules of the settings file.
 #[derive(Debug)]
 pub(crate) struct FileRules {
+    /// As written, not normalized.
     pub(super) set: RuleSet,
-    pub(super) ipv6_prefix: u8,
+    pub(super) normalization: Normalization,
     file: Option<PathBuf>,
     /// Whether the file has no rules, so that the built-in default applies.
     is_built_in: bool,
@@ -20,7 +22,7 @@ impl FileRules {
     pub(crate) fn new(settings: &Settings) -> Self {
         FileRules {
             set: settings.rules.clone(),
-            ipv6_prefix: settings.ipv6_prefix,
+            normalization: settings.normalization.clone(),
             file: settings.config_file.clone(),
             is_built_in: settings.has_built_in_default,
         }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tollgate::Seed;
+use tollgate_stores::counters::{Counters, StoreState};
 use tollgate_stores::redis::{RedisCounters, RedisSettingsError};
 use tracing::{error, info, warn};
 
 use crate::config::settings::{CounterSettings, RedisCounterSettings};
-use crate::counters::{Counters, StoreState};
 use crate::fleet::membership;
 use crate::runtime::data_dir::DataDir;
 
@@ -34,37 +34,28 @@ pub(super) async fn open(
             redis.connected(CONNECT_TIMEOUT).await;
             let seed = membership::join(&redis, data_dir).await;
             let counters = Counters::Redis(redis);
-            match counters.state() {
-                StoreState::Reached => info!("connected to the counter store"),
-                StoreState::Hindered(reason) => {
-                    warn!(reason, "connected to the counter store, which needs attention");
-                }
-                StoreState::Unreached(reason) => {
-                    warn!(reason, "counter store unreachable: using the local fallback until it recovers");
-                }
-                StoreState::Refused(reason) => log_rejection(&reason),
-            }
+            log_state_change(None, &counters.state());
             Ok((counters, seed))
         }
     }
 }
 
-/// Logs when the counter store starts or stops rejecting this node. The store itself logs outages.
-pub(super) fn log_state_change(before: &StoreState, now: &StoreState) {
+/// Logs the state at the start, and when the counter store starts or stops rejecting this node. The store itself logs outages.
+pub(super) fn log_state_change(before: Option<&StoreState>, now: &StoreState) {
+    use StoreState::{Impaired, Rejected, Unreachable, Up};
     match (before, now) {
-        (StoreState::Refused(_), StoreState::Refused(_))
-        | (StoreState::Hindered(_), StoreState::Hindered(_)) => {}
-        (StoreState::Reached, StoreState::Hindered(reason)) => {
-            warn!(reason, "the counter store needs attention");
+        (Some(Rejected(_)), Rejected(_)) | (Some(Impaired(_)), Impaired(_)) => {}
+        (_, Rejected(reason)) => {
+            error!(reason, "the counter store rejects this node: no request is admitted until this is fixed");
         }
-        (_, StoreState::Refused(reason)) => log_rejection(reason),
-        (StoreState::Refused(_), _) => info!("the counter store accepts this node again"),
+        (Some(Rejected(_)), _) => info!("the counter store accepts this node again"),
+        (None, Up) => info!("connected to the counter store"),
+        (None | Some(Up), Impaired(reason)) => warn!(reason, "the counter store needs attention"),
+        (None, Unreachable(reason)) => {
+            warn!(reason, "counter store unreachable: using the local fallback until it recovers");
+        }
         _ => {}
     }
-}
-
-fn log_rejection(reason: &str) {
-    error!(reason, "the counter store rejects this node: no request is admitted until this is fixed");
 }
 
 fn warn_if_unprotected(settings: &RedisCounterSettings) {

@@ -1,4 +1,5 @@
 use serde_json::json;
+use tollgate_stores::sql::{RuleItem, TierItem};
 
 use super::*;
 use crate::config::settings::Settings;
