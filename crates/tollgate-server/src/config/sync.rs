@@ -65,7 +65,7 @@ pub(crate) struct SyncParts {
 pub(crate) enum SyncError {
     /// The database was not reached since the start: try again later.
     #[error("the database is unreachable; /readyz shows the reason")]
-    DatabaseUnreached,
+    DatabaseUnreachable,
     /// Other nodes would not accept a new key: correct the secret.
     #[error("{SECRET_DIFFERS}")]
     SecretDiffers,
@@ -178,7 +178,7 @@ impl ConfigSync {
     /// # Errors
     /// Until it was reached once. Later outages are reported by its own methods.
     pub(crate) fn database(&self) -> Result<Database, SyncError> {
-        self.database.load().as_deref().cloned().ok_or(SyncError::DatabaseUnreached)
+        self.database.load().as_deref().cloned().ok_or(SyncError::DatabaseUnreachable)
     }
 
     /// Notifies all nodes of a change, and waits a moment until it is in force on this one. Returns whether it is.
