@@ -9,7 +9,9 @@ use arc_swap::ArcSwap;
 use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
 use tollgate::{Limiter, RuleSet, Seed, Timestamp};
+use tollgate_stores::counters::{Counters, StoreState};
 
+use crate::ServiceLimiter;
 use crate::api::batch_check::BodyBudget;
 use crate::auth::api_keys::KeySecret;
 use crate::auth::caller_limits::CallerLimiter;
@@ -21,7 +23,6 @@ use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
 use crate::config::settings::Settings;
 use crate::config::sync::{ConfigSync, FileRules, SyncParts};
-use crate::counters::{Counters, ServiceLimiter, StoreState};
 use crate::http::request_id::RequestIds;
 use crate::listener::ConnectionStats;
 use crate::records::Records;
@@ -86,7 +87,7 @@ impl Reloadable {
 
 impl App {
     pub(crate) fn new(
-        settings: Settings,
+        settings: &Settings,
         counters: Counters,
         seed: Seed,
         secrets: Secrets<'_>,
@@ -95,11 +96,11 @@ impl App {
         persistence: Arc<PersistenceStatus>,
     ) -> Arc<Self> {
         let Secrets { admin_key, key_secret } = secrets;
-        let live = Reloadable::new(&settings, settings.listen, admin_key, None);
+        let live = Reloadable::new(settings, settings.listen, admin_key, None);
         let rules = settings.rule_set();
         let records = Records::new(&rules);
         Arc::new(App {
-            config_sync: Arc::new(ConfigSync::new(&settings, key_secret)),
+            config_sync: Arc::new(ConfigSync::new(settings, key_secret)),
             auth_throttle: AuthThrottle::default(),
             clock,
             live: ArcSwap::from_pointee(live),
@@ -127,7 +128,7 @@ impl App {
         let counters = Counters::Memory(tollgate::MemoryCounters::default());
         let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
         let settings = Settings::from_toml(settings).unwrap();
-        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
+        App::new(&settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
     }
 
     pub(crate) fn shared_limiter(&self) -> &Arc<ServiceLimiter> {

@@ -14,6 +14,7 @@ use tollgate::inspect::{EndpointScope, Inspection};
 use tollgate::{
     Answer, ApiKey, Decision, Id, LimitOverride, LimiterSnapshot, Request, Reset, RuleSet, Timestamp,
 };
+use tollgate_stores::counters::Counters;
 
 use self::error::CheckError;
 use self::parse::{
@@ -24,7 +25,6 @@ use self::request::{CheckRequest, ResolvedRequest};
 use crate::auth::Caller;
 use crate::auth::api_keys::{self, KeySecret};
 use crate::auth::scope::Scope;
-use crate::counters::Counters;
 use crate::records::Records;
 use crate::records::metrics::Metrics;
 

@@ -4,11 +4,12 @@ use std::sync::LazyLock;
 
 use tollgate::identity::{DescriptorNormalization, HeadCounting, IdNormalization, NormalForm, Normalization};
 use tollgate::{Limiter, MemoryCounters, RuleSet, Seed, Timestamp};
+use tollgate_stores::counters::Counters;
 
+use crate::ServiceLimiter;
 use crate::api::check::CheckBody;
 use crate::auth::Caller;
 use crate::check::{Checker, OverridePolicy};
-use crate::counters::{Counters, ServiceLimiter};
 use crate::http::json;
 use crate::records::Records;
 

@@ -9,10 +9,14 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::smallvec;
 use tollgate::counters::memory::MemoryBounds;
-use tollgate::counters::{Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts};
+use tollgate::counters::{
+    Charge, Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts,
+};
 use tollgate::inspect::EndpointScope;
 use tollgate::record::NoRecords;
-use tollgate::{Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Seed, Timestamp};
+use tollgate::{
+    Algorithm, Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Seed, Timestamp,
+};
 
 /// Shared counters that can be made unreachable.
 #[derive(Default)]
@@ -23,6 +27,8 @@ struct Shared {
     half_down: AtomicBool,
     refuses_to_carry: AtomicBool,
     added: AtomicUsize,
+    /// Four if none is set.
+    nodes: Option<NonZeroU32>,
 }
 
 impl CounterStore for &Shared {
@@ -30,11 +36,11 @@ impl CounterStore for &Shared {
         if self.down.load(Ordering::Relaxed) {
             return Err(StoreError::Unreachable);
         }
-        Ok(self.counters.charge_all_now(charges, now))
+        Ok(Verdicts { shared: true, ..self.counters.charge_all_now(charges, now) })
     }
 
     fn nodes(&self) -> NonZeroU32 {
-        NonZeroU32::new(4).unwrap()
+        self.nodes.unwrap_or(NonZeroU32::new(4).unwrap())
     }
 
     fn is_reachable(&self, charges: &Charges<'_>) -> bool {
@@ -47,9 +53,13 @@ impl CounterStore for &Shared {
             return Err(StoreError::Unreachable);
         }
         self.added.fetch_add(held.charges.len(), Ordering::Relaxed);
+        // What exceeds the limit cannot make the counter fuller.
         for charge in held.charges.drain(..) {
-            let alone = Charges { charges: smallvec![charge], ..Charges::default() };
-            assert!(self.counters.charge_all_now(&alone, now).admitted(&alone), "{charge:?}");
+            let charge_alone = |cost| {
+                let alone = Charges { charges: smallvec![Charge { cost, ..charge }], ..Charges::default() };
+                self.counters.charge_all_now(&alone, now).verdicts[0].remaining
+            };
+            charge_alone(charge.cost.min(charge_alone(0)));
         }
         Ok(())
     }
@@ -340,6 +350,126 @@ fn down_server_does_not_delay_other_counters() {
     while reconcile(&limiter, 7_200) > 0 {}
     assert_eq!(shared.added.load(Ordering::Relaxed), USERS);
     assert_eq!(limiter.reconcile_status().pending, 0);
+}
+
+/// A fleet of three nodes with a limit of 60 an hour.
+struct Fleet<'a> {
+    shared: &'a Shared,
+    nodes: [Limiter<&'a Shared>; 3],
+}
+
+/// A store shared by three nodes.
+fn shared_by_three() -> Shared {
+    Shared { nodes: NonZeroU32::new(3), ..Shared::default() }
+}
+
+impl<'a> Fleet<'a> {
+    fn new(shared: &'a Shared, algorithm: Algorithm) -> Self {
+        let rule = format!(
+            "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"{algorithm}\"\n\
+             limits = [{{ requests = 60, window = \"1h\" }}]"
+        );
+        let rules = || RuleSet::from_toml(&rule).unwrap();
+        let node = || Limiter::with_records(rules(), shared, NoRecords, Seed([7; 16]));
+        Fleet { shared, nodes: [node(), node(), node()] }
+    }
+
+    /// Ends an outage and reconciles all nodes, or starts one.
+    fn set_down(&self, down: bool, secs: u64) {
+        self.shared.down.store(down, Ordering::Relaxed);
+        if !down {
+            for node in &self.nodes {
+                while reconcile(node, secs) > 0 {}
+            }
+        }
+    }
+
+    /// What each node admits of many requests.
+    fn admitted(&self, secs: u64) -> [usize; 3] {
+        self.nodes.each_ref().map(|node| admitted(node, secs))
+    }
+}
+
+/// Six outages in one window: the client, which sends all the time, gets at most the limit and one allowance more.
+#[test]
+fn outages_in_one_window_admit_one_extra_allowance() {
+    for (algorithm, starts_down) in Algorithm::ALL.into_iter().flat_map(|one| [(one, true), (one, false)]) {
+        let shared = shared_by_three();
+        let fleet = Fleet::new(&shared, algorithm);
+        let mut total = 0;
+        for secs in (7_200..7_800).step_by(50) {
+            fleet.set_down((secs / 50 % 2 == 0) == starts_down, secs);
+            total += fleet.admitted(secs).iter().sum::<usize>();
+        }
+        // Within ten minutes a bucket refills a sixth of the limit, on Redis and in the shares.
+        let refilled = if algorithm.has_burst() { 10 } else { 0 };
+        assert!(total <= 2 * (60 + refilled), "{algorithm}: {total}");
+    }
+}
+
+#[test]
+fn refused_client_stays_refused_in_outages() {
+    for algorithm in Algorithm::ALL {
+        let shared = shared_by_three();
+        let fleet = Fleet::new(&shared, algorithm);
+        assert_eq!(fleet.admitted(7_200), [60, 0, 0]);
+        for _ in 0..6 {
+            fleet.set_down(true, 7_200);
+            assert_eq!(fleet.admitted(7_200), [0; 3], "{algorithm}");
+            fleet.set_down(false, 7_200);
+            assert_eq!(fleet.admitted(7_200), [0; 3], "{algorithm}");
+        }
+    }
+}
+
+/// Seen by one node only, the client gets the share of each of the others, once.
+#[test]
+fn nodes_that_did_not_refuse_admit_their_share_once() {
+    for algorithm in Algorithm::ALL {
+        let shared = shared_by_three();
+        let fleet = Fleet::new(&shared, algorithm);
+        assert_eq!(admitted(&fleet.nodes[0], 7_200), 60);
+        fleet.set_down(true, 7_200);
+        assert_eq!(fleet.admitted(7_200), [0, 20, 20], "{algorithm}");
+        fleet.set_down(false, 7_200);
+        fleet.set_down(true, 7_200);
+        assert_eq!(fleet.admitted(7_200), [0; 3], "{algorithm}");
+    }
+}
+
+#[test]
+fn outage_starts_with_what_is_left() {
+    for algorithm in Algorithm::ALL {
+        let shared = shared_by_three();
+        let fleet = Fleet::new(&shared, algorithm);
+        assert!((0..50).all(|_| check(&fleet.nodes[0], 1, 7_200).admits()));
+        fleet.set_down(true, 7_200);
+        assert_eq!(admitted(&fleet.nodes[0], 7_200), 4, "{algorithm}: a third of the 10 that are left");
+        assert_eq!(admitted(&fleet.nodes[1], 7_200), 20, "{algorithm}: it has not seen the client");
+    }
+}
+
+#[test]
+fn cost_refused_by_redis_is_refused_in_an_outage() {
+    let shared = shared_by_three();
+    let fleet = Fleet::new(&shared, Algorithm::FixedWindow);
+    assert!(check(&fleet.nodes[0], 30, 7_200).admits() && !check(&fleet.nodes[0], 50, 7_200).admits());
+    fleet.set_down(true, 7_200);
+    assert!(!check(&fleet.nodes[0], 50, 7_200).admits());
+    assert_eq!(admitted(&fleet.nodes[0], 7_200), 10, "a third of what is left");
+}
+
+#[test]
+fn share_is_whole_again_in_the_next_window() {
+    for algorithm in Algorithm::ALL {
+        let shared = shared_by_three();
+        let fleet = Fleet::new(&shared, algorithm);
+        assert_eq!(fleet.admitted(7_200), [60, 0, 0]);
+        fleet.set_down(true, 7_200);
+        assert_eq!(fleet.admitted(7_200), [0; 3]);
+        // Two windows later the sliding counter has forgotten the first.
+        assert_eq!(fleet.admitted(14_400), [20; 3], "{algorithm}");
+    }
 }
 
 /// Counters that record the key of each charge.

@@ -140,8 +140,8 @@ pub(crate) async fn effect(call: &Call, changes: &[ItemChange]) -> Result<Option
     let app = Arc::clone(&call.app);
     let replay = tokio::task::spawn_blocking(move || {
         let current = app.limiter().rules();
-        let changed = sync::preview(app.config_sync(), &current, &writes)?;
-        Ok(app.traffic_sample().compare(&current, &changed, app.now()))
+        let after = sync::preview(app.config_sync(), &current, &writes)?;
+        Ok(app.traffic_sample().compare(&current, &after, app.now()))
     });
     let effect: Result<Effect, Problems> = replay.await.map_err(|_| failed())?;
     // Rules that do not compile were rejected before.

@@ -166,7 +166,8 @@ struct Items {
 
 impl Selection {
     async fn read(&self, database: &Database) -> Result<Items, ApiError> {
-        let mut items = Items::default();
+        let sections = self.kinds.iter().map(|kind| (*kind, Vec::new())).collect();
+        let mut items = Items { sections, ..Items::default() };
         for kind in &self.kinds {
             // Kinds before that of the cursor were on earlier pages.
             match &self.after {
@@ -174,7 +175,6 @@ impl Selection {
                 Some(after) if after.kind() == *kind => items.last = Some(after.clone()),
                 _ => {}
             }
-            items.sections.push((*kind, Vec::new()));
             self.read_kind(database, *kind, &mut items).await?;
             if items.has_more {
                 break;
@@ -220,7 +220,7 @@ impl Items {
     fn push(&mut self, id: ItemId, definition: Map<String, Json>) {
         self.bytes += serde_json::to_vec(&definition).map_or(0, |bytes| bytes.len());
         self.count += 1;
-        if let Some((_, section)) = self.sections.last_mut() {
+        if let Some((_, section)) = self.sections.iter_mut().find(|(kind, _)| *kind == id.kind()) {
             section.push(Json::Object(definition));
         }
         self.last = Some(id);

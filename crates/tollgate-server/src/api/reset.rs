@@ -44,8 +44,9 @@ pub(crate) struct ResetAnswer<'a> {
     done_at: String,
 }
 
-/// Clears the counters of one client on an endpoint, and its penalties. The body has the fields of a check except `cost`; unknown
-/// fields are rejected. `api_key` may be the id of a key.
+/// Clears the counters of one client on an endpoint, and its penalties.
+///
+/// The body has the fields of a check except `cost`; unknown fields are rejected. `api_key` may be the id of a key.
 ///
 /// Checks with an override have a counter per window and strategy. To clear it too, send the same `limit`, `window_seconds`,
 /// `strategy` and `tier` as in the checks.

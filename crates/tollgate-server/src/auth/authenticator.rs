@@ -13,9 +13,9 @@ use super::api_keys::{self, KeyRefusal};
 use super::error::AuthError;
 use super::scope::{Scope, Scopes};
 use super::throttle::AuthThrottle;
+use crate::ServiceLimiter;
 use crate::config::settings::{AuthSettings, Caller as CallerSettings};
 use crate::config::sync::ConfigSync;
-use crate::counters::ServiceLimiter;
 use crate::runtime::clock::Clock;
 
 /// What a route requires of its caller.
@@ -189,20 +189,20 @@ mod tests {
     use std::sync::Arc;
 
     use tollgate::{MemoryCounters, Seed};
+    use tollgate_stores::counters::Counters;
 
     use super::*;
     use crate::app::App;
     use crate::app::Secrets;
     use crate::auth::api_keys::KeySecret;
     use crate::config::settings::Settings;
-    use crate::counters::Counters;
 
     /// A service that has not read its database.
     fn app() -> Arc<App> {
         let counters = Counters::Memory(MemoryCounters::default());
         let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
         let settings = Settings::from_toml("").unwrap();
-        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
+        App::new(&settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
     }
 
     fn authorize(app: &App, key: &str) -> Result<Caller, AuthError> {

@@ -6,7 +6,7 @@
 //! need. A batch that ends without a response releases its key.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -19,6 +19,8 @@ use super::error::CheckError;
 const RETENTION: Span = Span::from_secs(300);
 /// A node that holds a key on Redis for longer than this without a response is considered dead.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between attempts to store a response on Redis.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const BYTES_MAX: usize = 32 << 20;
 /// Upper estimate of what a key occupies besides its response.
 const KEY_BYTES: usize = 256;
@@ -176,21 +178,16 @@ impl KeyLock<'_> {
             return;
         }
         // A response that does not fit releases the lock: another node may decide the batch again.
-        let response = fits.then_some(response);
-        let stored =
-            redis.idempotency().complete(self.key, self.body, response.map(|r| &**r), RETENTION.into()).await;
+        let stored = if fits {
+            redis.idempotency().complete(self.key, self.body, response, RETENTION.into()).await
+        } else {
+            redis.idempotency().release(self.key).await
+        };
         if let Err(error) = stored {
             tracing::debug!(%error, "the response to a batch was not stored on Redis");
             // Until it is, other nodes refuse the batch as in progress.
-            if was_locked {
-                let (redis, key, body) = (redis.clone(), self.key, self.body);
-                let response = response.map(|response| response.to_vec());
-                tokio::spawn(async move {
-                    redis
-                        .idempotency()
-                        .complete_with_retries(key, body, response, RETENTION.into(), LOCK_TIMEOUT)
-                        .await;
-                });
+            if was_locked && fits {
+                tokio::spawn(store_with_retries(redis.clone(), self.key, self.body, response.clone()));
             }
         }
     }
@@ -206,6 +203,17 @@ impl KeyLock<'_> {
     }
 }
 
+/// Stores a response for as long as the lock may live.
+async fn store_with_retries(redis: RedisCounters, key: [u8; 32], body: [u8; 32], response: Bytes) {
+    let started = Instant::now();
+    while started.elapsed() < LOCK_TIMEOUT {
+        tokio::time::sleep(RETRY_INTERVAL).await;
+        if redis.idempotency().complete(key, body, &response, RETENTION.into()).await.is_ok() {
+            return;
+        }
+    }
+}
+
 impl Drop for KeyLock<'_> {
     fn drop(&mut self) {
         if !self.is_completed {
@@ -217,7 +225,7 @@ impl Drop for KeyLock<'_> {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let key = self.key;
-            runtime.spawn(async move { redis.idempotency().release(key, LOCK_TIMEOUT).await });
+            runtime.spawn(async move { redis.idempotency().release(key).await });
         }
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use tollgate::RuleSet;
-use tollgate::config::Document;
+use tollgate::config::{Document, Problems};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
 use tollgate::identity::Normalization;
@@ -283,6 +283,19 @@ impl Settings {
     /// Every error in the text.
     pub fn from_toml(text: &str) -> Result<Settings, SettingsError> {
         Self::from_source(Source::default(), text)
+    }
+
+    /// Parses only the rules of a settings file. Files that other sections name may not exist on this machine.
+    ///
+    /// # Errors
+    /// Every error in the rules and in `[identity]`.
+    pub fn rules_from_toml(text: &str) -> Result<RuleSet, Problems> {
+        let document = Document::from_toml(text)?;
+        let mut problems = Problems::default();
+        let mut fields = document.fields(&mut problems);
+        let rules = read::rules(&mut fields);
+        fields.finish();
+        problems.into_result(rules)
     }
 
     /// Loads settings from the same sources again. An empty file is an error: it is probably being written.

@@ -28,6 +28,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
 use tollgate::config::Problems;
+use tollgate_stores::counters::Counters;
 use tollgate_stores::sql::{Database, SqlSettings};
 use tracing::warn;
 
@@ -36,9 +37,9 @@ pub(crate) use self::preview::preview;
 use self::rule_sources::RuleSources;
 pub(crate) use self::task::run;
 pub(crate) use self::usage::{close, flush_usage};
+use crate::ServiceLimiter;
 use crate::auth::api_keys::{KeySecret, NewKey};
 use crate::config::settings::{CounterSettings, Settings};
-use crate::counters::{Counters, ServiceLimiter};
 use crate::records::usage::Flusher;
 use crate::runtime::clock::Clock;
 use crate::runtime::data_dir::DataDir;
@@ -64,7 +65,7 @@ pub(crate) struct SyncParts {
 pub(crate) enum SyncError {
     /// The database was not reached since the start: try again later.
     #[error("the database is unreachable; /readyz shows the reason")]
-    DatabaseUnreached,
+    DatabaseUnreachable,
     /// Other nodes would not accept a new key: correct the secret.
     #[error("{SECRET_DIFFERS}")]
     SecretDiffers,
@@ -177,7 +178,7 @@ impl ConfigSync {
     /// # Errors
     /// Until it was reached once. Later outages are reported by its own methods.
     pub(crate) fn database(&self) -> Result<Database, SyncError> {
-        self.database.load().as_deref().cloned().ok_or(SyncError::DatabaseUnreached)
+        self.database.load().as_deref().cloned().ok_or(SyncError::DatabaseUnreachable)
     }
 
     /// Notifies all nodes of a change, and waits a moment until it is in force on this one. Returns whether it is.

@@ -161,7 +161,7 @@ impl From<StoreError> for ApiError {
 impl From<SyncError> for ApiError {
     fn from(error: SyncError) -> Self {
         let code = match error {
-            SyncError::DatabaseUnreached => Code::ServiceUnavailable,
+            SyncError::DatabaseUnreachable => Code::ServiceUnavailable,
             SyncError::SecretDiffers => Code::Conflict,
             SyncError::NoRandomness => Code::InternalError,
         };

@@ -1,4 +1,4 @@
-//! Strict JSON parsing: no duplicate keys, and errors that name the field. serde_json bounds the depth to 128 levels and skips
+//! Strict JSON parsing: no duplicate keys, and errors that name the field. `serde_json` bounds the depth to 128 levels and skips
 //! ignored fields without recursion.
 
 use std::borrow::Cow;

@@ -139,7 +139,9 @@ pub(crate) static ROUTES: &[Route] = &[
 /// The routes by path, each path with all of its methods.
 static PATHS: LazyLock<HashMap<&'static str, Vec<&'static Route>>> = LazyLock::new(|| {
     let mut paths: HashMap<_, Vec<_>> = HashMap::new();
-    ROUTES.iter().for_each(|route| paths.entry(route.path).or_default().push(route));
+    for route in ROUTES {
+        paths.entry(route.path).or_default().push(route);
+    }
     paths
 });
 

@@ -23,12 +23,12 @@ use tollgate::rules::OnStoreFailure;
 use tollgate::{Answer, Decision, Refusal, RuleSet};
 
 use self::collector::Collector;
+use crate::ServiceLimiter;
 use crate::auth::api_keys::KeyRefusal;
 use crate::auth::throttle::AuthThrottle;
 use crate::check::idempotency::IdempotencyStore;
 use crate::config::reload::ReloadHandle;
 use crate::config::sync::ConfigSync;
-use crate::counters::ServiceLimiter;
 use crate::listener::ConnectionStats;
 use crate::runtime::clock::Clock;
 use crate::runtime::data_dir::persistence_status::PersistenceStatus;

@@ -113,11 +113,11 @@ async fn serve_until(
     let address = listener.local_addr().map_err(failed)?;
 
     let (counters, seed) = store::open(&settings.counters, &data_dir).await?;
-    let store_problem = counters.state().trouble();
+    let store_problem = counters.state().problem();
     let stats = Arc::new(ConnectionStats::default());
     let secrets = Secrets { admin_key: &admin_key.0, key_secret };
     let (connections, persistence) = (Arc::clone(&stats), Arc::clone(data_dir.status()));
-    let app = App::new(settings.clone(), counters, seed, secrets, Clock::start(), connections, persistence);
+    let app = App::new(&settings, counters, seed, secrets, Clock::start(), connections, persistence);
     let reload = reload_handle(&app, &settings, address);
     app.set_reload(reload.clone());
     let tasks = spawn_background_tasks(&app, &data_dir, &reload, &settings);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use tollgate::accounts::AccountLimits;
+use tollgate::accounts::{AccountLimits, BlockKind};
 use tollgate::rules::overrides::UserEndpointLimit;
 
 pub(super) mod list;
@@ -44,43 +44,6 @@ impl ItemKind {
             ItemKind::Key => "key",
             ItemKind::Block => "block",
             ItemKind::Limit => "user_endpoint_limit",
-        }
-    }
-
-    /// Parses [`as_str`](Self::as_str).
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-}
-
-/// What a block matches.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum BlockKind {
-    /// An API key, by its id.
-    ApiKey,
-    /// An IP address or network, in canonical form.
-    Ip,
-    /// A login name.
-    Login,
-    /// A tenant.
-    Tenant,
-    /// A user.
-    User,
-}
-
-impl BlockKind {
-    /// All kinds, sorted by name.
-    pub const ALL: [BlockKind; 5] =
-        [BlockKind::ApiKey, BlockKind::Ip, BlockKind::Login, BlockKind::Tenant, BlockKind::User];
-
-    /// Its name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            BlockKind::ApiKey => "api_key",
-            BlockKind::Ip => "ip",
-            BlockKind::Login => "login",
-            BlockKind::Tenant => "tenant",
-            BlockKind::User => "user",
         }
     }
 

@@ -52,12 +52,18 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         }
     }
 
-    /// Charges the counters. Outside an outage the only extra cost is reading one flag.
+    /// Charges the counters. Outside an outage the only extra cost is reading one flag, and with shared counters the
+    /// lookup of an earlier answer.
     pub(super) async fn charge(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
-        if self.fallback.is_used() {
-            return Box::pin(self.charge_after_outage(charges, now)).await;
+        let verdicts = if self.fallback.is_used() {
+            Box::pin(self.charge_after_outage(charges, now)).await?
+        } else {
+            self.counters.charge_all(charges, now).await?
+        };
+        if verdicts.shared && !charges.dry_run {
+            self.fallback.remember(charges, &verdicts, self.counters.nodes(), now);
         }
-        self.counters.charge_all(charges, now).await
+        Ok(verdicts)
     }
 
     /// Decides while the shared counters are unreachable, as each rule's `on_store_failure` says: `local` charges this

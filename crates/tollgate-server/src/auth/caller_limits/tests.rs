@@ -1,12 +1,12 @@
 use std::net::Ipv6Addr;
 
 use tollgate::Span;
+use tollgate_stores::counters::Counters;
 
 use super::*;
 use crate::app::{App, Secrets};
 use crate::auth::api_keys::KeySecret;
 use crate::auth::scope::Scopes;
-use crate::counters::Counters;
 use crate::runtime::clock::Clock;
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
@@ -116,12 +116,10 @@ fn usage_outlives_a_reload_that_lowers_the_limit() {
     let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
     let high = settings("limit = 1000\nwindow = \"1h\"");
     let app =
-        App::new(high, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default());
+        App::new(&high, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default());
     let passing = |requests, now| {
         let live = app.live();
         let callers = live.callers.as_ref().unwrap();
-        // Under the higher limit ten requests are restored after 36 seconds.
-        callers.usage.counters.sweep(now);
         (0..requests).filter(|_| callers.charge(&anonymous(), ip("192.0.2.1"), 1, now).is_ok()).count()
     };
     assert_eq!(passing(10, START), 10);

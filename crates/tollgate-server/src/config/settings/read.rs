@@ -62,6 +62,17 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     })
 }
 
+/// Reads the rules and `[identity]`, which changes what they match and count. The other sections are skipped.
+pub(super) fn rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
+    let rules = read_rules(fields);
+    let identity = fields.table("identity", read_identity).unwrap_or_default();
+    for section in ["server", "counters", "database", "auth", "callers", "log"] {
+        fields.skip(section);
+    }
+    let Identity { ipv6_prefix, nat64, normalization } = identity;
+    Some(rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64).with_normalization(normalization))
+}
+
 /// Follows the XDG base directory specification; without a home, a directory below the working directory.
 fn data_dir_default(source: &Source) -> PathBuf {
     let variable = |name: &str| {

@@ -14,8 +14,8 @@ use tracing::{error, info, warn};
 use super::database_rules::DatabaseRules;
 use super::rule_sources::RuleSources;
 use super::{ConfigSync, Source, items};
+use crate::ServiceLimiter;
 use crate::config::normalize;
-use crate::counters::ServiceLimiter;
 
 /// A changed item in its current state; `None` if it was deleted.
 pub(super) type ItemState = (ItemId, Option<StoredItem>);

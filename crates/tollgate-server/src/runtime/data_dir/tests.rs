@@ -28,7 +28,7 @@ fn two_processes_cannot_share_a_directory() {
     let second = DataDir::open(&data_dir.path).unwrap_err();
     assert!(matches!(second, DataDirError::InUse { .. }));
     assert!(second.to_string().contains("a/b is in use by another process"));
-    let path = data_dir.path.to_owned();
+    let path = data_dir.path.clone();
     drop(data_dir);
     assert!(DataDir::open(&path).is_ok());
 }

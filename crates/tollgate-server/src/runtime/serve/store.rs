@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tollgate::Seed;
+use tollgate_stores::counters::{Counters, StoreState};
 use tollgate_stores::redis::{RedisCounters, RedisSettingsError};
 use tracing::{error, info, warn};
 
 use crate::config::settings::{CounterSettings, RedisCounterSettings};
-use crate::counters::{Counters, StoreState};
 use crate::fleet::membership;
 use crate::runtime::data_dir::DataDir;
 
@@ -42,16 +42,16 @@ pub(super) async fn open(
 
 /// Logs the state at the start, and when the counter store starts or stops rejecting this node. The store itself logs outages.
 pub(super) fn log_state_change(before: Option<&StoreState>, now: &StoreState) {
-    use StoreState::{Hindered, Reached, Refused, Unreached};
+    use StoreState::{Impaired, Rejected, Unreachable, Up};
     match (before, now) {
-        (Some(Refused(_)), Refused(_)) | (Some(Hindered(_)), Hindered(_)) => {}
-        (_, Refused(reason)) => {
+        (Some(Rejected(_)), Rejected(_)) | (Some(Impaired(_)), Impaired(_)) => {}
+        (_, Rejected(reason)) => {
             error!(reason, "the counter store rejects this node: no request is admitted until this is fixed");
         }
-        (Some(Refused(_)), _) => info!("the counter store accepts this node again"),
-        (None, Reached) => info!("connected to the counter store"),
-        (None | Some(Reached), Hindered(reason)) => warn!(reason, "the counter store needs attention"),
-        (None, Unreached(reason)) => {
+        (Some(Rejected(_)), _) => info!("the counter store accepts this node again"),
+        (None, Up) => info!("connected to the counter store"),
+        (None | Some(Up), Impaired(reason)) => warn!(reason, "the counter store needs attention"),
+        (None, Unreachable(reason)) => {
             warn!(reason, "counter store unreachable: using the local fallback until it recovers");
         }
         _ => {}

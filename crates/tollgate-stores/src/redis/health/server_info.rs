@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use hashbrown::HashSet;
 use parking_lot::Mutex;
-use redis::{Cmd, Value};
+use redis::{Cmd, FromRedisValue, InfoDict};
 use tokio::time::sleep;
 use tracing::warn;
 
 use crate::redis::connection::server::Server;
-use crate::redis::decide::schema::Schema;
+use crate::redis::decide::join_state::JoinState;
 use crate::redis::topology::{ADMIN_TIMEOUT_MIN, ShardMap};
 
 /// Figures of one server, from `INFO`.
@@ -37,13 +37,13 @@ const NEARLY_FULL_PERCENT: u64 = 70;
 /// Polls the servers and keeps their last figures.
 pub(crate) struct ServerInfoPoller {
     shards: Arc<ShardMap>,
-    schema: Arc<Schema>,
+    join_state: Arc<JoinState>,
     last: Mutex<Vec<ServerInfo>>,
 }
 
 impl ServerInfoPoller {
-    pub(crate) fn new(shards: Arc<ShardMap>, schema: Arc<Schema>) -> Self {
-        ServerInfoPoller { shards, schema, last: Mutex::default() }
+    pub(crate) fn new(shards: Arc<ShardMap>, join_state: Arc<JoinState>) -> Self {
+        ServerInfoPoller { shards, join_state, last: Mutex::default() }
     }
 
     pub(crate) fn last(&self) -> Vec<ServerInfo> {
@@ -54,7 +54,7 @@ impl ServerInfoPoller {
     pub(crate) async fn run(self: Arc<Self>) {
         let mut warnings = Warnings::default();
         loop {
-            let has_joined = self.schema.is_known();
+            let has_joined = self.join_state.has_joined();
             if has_joined {
                 self.poll(&mut warnings).await;
             }
@@ -81,31 +81,15 @@ impl ServerInfoPoller {
 }
 
 async fn fetch(server: &Server, command: &Cmd) -> Option<ServerInfo> {
-    let text = match server.query(command, ADMIN_TIMEOUT_MIN).await {
-        Ok(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
-        Ok(Value::VerbatimString { text, .. }) => text,
-        _ => return None,
-    };
-    Some(ServerInfo::parse(server.name(), &text))
-}
-
-impl ServerInfo {
-    fn parse(server: &str, text: &str) -> Self {
-        let field = |name: &str| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .unwrap_or_default()
-                .trim()
-        };
-        let number = |name: &str| field(name).parse().unwrap_or(0);
-        ServerInfo {
-            server: server.to_owned(),
-            maxmemory_policy: field("maxmemory_policy").to_owned(),
-            maxmemory: number("maxmemory"),
-            used_memory: number("used_memory"),
-            evicted_keys: number("evicted_keys"),
-        }
-    }
+    let reply = server.query(command, ADMIN_TIMEOUT_MIN).await.ok()?;
+    let info = InfoDict::from_redis_value(reply).ok()?;
+    Some(ServerInfo {
+        server: server.name().to_owned(),
+        maxmemory_policy: info.get("maxmemory_policy").unwrap_or_default(),
+        maxmemory: info.get("maxmemory").unwrap_or(0),
+        used_memory: info.get("used_memory").unwrap_or(0),
+        evicted_keys: info.get("evicted_keys").unwrap_or(0),
+    })
 }
 
 /// Warnings already logged, each once per server.

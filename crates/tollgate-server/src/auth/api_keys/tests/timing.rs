@@ -74,7 +74,7 @@ fn difference(count: usize) -> f64 {
     let mean = |class: bool| {
         let times: Vec<f64> =
             took.iter().filter(|(_, known)| *known == class).map(|(nanos, _)| f64::from(*nanos)).collect();
-        times.iter().sum::<f64>() / times.len() as f64
+        times.iter().sum::<f64>() / f64::from(u32::try_from(times.len()).unwrap())
     };
     let (known, unknown) = (mean(true), mean(false));
     println!("{count} keys: unknown id {unknown:.2} ns, wrong secret {known:.2} ns");
