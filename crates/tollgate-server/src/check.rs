@@ -84,9 +84,14 @@ impl Checker<'_> {
         Ok(self.snapshot.inspect(request, endpoints, self.now).await?)
     }
 
-    /// Clears the counters and penalties of a resolved request's client.
-    pub(crate) async fn reset(&self, request: &Request<'_>) -> Result<Reset, CheckError> {
-        Ok(self.snapshot.reset(request).await?)
+    /// Clears the counters and penalties of a resolved request's client once `recorded` has completed. After an error
+    /// before that nothing has changed.
+    pub(crate) async fn reset<E: From<StoreError>>(
+        &self,
+        request: &Request<'_>,
+        recorded: impl Future<Output = Result<(), E>>,
+    ) -> Result<Reset, E> {
+        self.snapshot.reset_recorded(request, recorded).await
     }
 
     /// Resolves a check. The first invalid field is reported.
