@@ -522,3 +522,21 @@ fn counters_need_one_client_and_name_bad_parameters() {
         assert_eq!(service.admin("GET", &format!("/v1/admin/counters{query}"), "").status, 200, "{query}");
     }
 }
+
+#[test]
+fn rule_cost_is_charged_from_the_database() {
+    let service = Service::unconfigured();
+    let tokens = json!({
+        "per": ["user"], "limits": [{ "requests": 100, "window": "1d" }], "cost": "descriptor:tokens",
+    });
+    let path = format!("{RULES}/tokens");
+    assert_eq!(send(&service, "PUT", &path, &tokens).status, 201);
+    assert_eq!(service.admin("GET", &path, "").json()["definition"]["cost"], "descriptor:tokens");
+    let check = r#"{"user_id":"a","endpoint":"/","descriptors":{"tokens":"40"}}"#;
+    let answers = [(); 3].map(|()| service.post("/v1/rate-limit/check", check));
+    assert_eq!(answers.each_ref().map(|answer| answer.status), [200, 200, 429]);
+    assert_eq!(answers[1].json()["remaining"], 20);
+    let wrong = json!({ "per": ["user"], "requests_per_hour": 1, "cost": "tokens" });
+    let refused = send(&service, "PUT", &path, &wrong);
+    assert_eq!((refused.error().0, &*refused.error().2), (400, "cost"), "{}", refused.text);
+}

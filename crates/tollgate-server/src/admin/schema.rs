@@ -24,6 +24,8 @@ pub(crate) struct RuleInput {
     action: Option<String>,
     #[serde(flatten)]
     limits: LimitsInput,
+    /// What a request is charged: a factor of its cost (1 to 1,000,000, default 1), or `descriptor:<name>`.
+    cost: Option<CostInput>,
     /// Whether nodes may lease units of hot counters in advance.
     leases: Option<bool>,
     /// Behaviour while the counters are unreachable: `local`, `open` or `closed`.
@@ -142,6 +144,15 @@ pub(crate) struct RefusalInput {
 pub(crate) enum Length {
     Seconds(u64),
     Text(String),
+}
+
+/// A factor, or `descriptor:<name>` to take it from a descriptor.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "describes what the parser accepts")]
+pub(crate) enum CostInput {
+    Factor(u32),
+    Descriptor(String),
 }
 
 /// First day of a week (name) or month (number).

@@ -10,13 +10,14 @@ use super::values::{boolean, integer, list, span, text, word};
 use crate::identity::{Dimension, ID_BYTES_MAX, canonical_net};
 use crate::method::Method;
 use crate::rules::pattern::Pattern;
-use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
+use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleCost, RuleLimit};
 
 /// The priority of rules without one.
 const PRIORITY_DEFAULT: u32 = 100;
 /// Above all useful priorities: the short forms come last.
 pub(super) const PRIORITY_MAX: u32 = 1_000_000;
 const NAME_BYTES_MAX: usize = 128;
+const COST_MAX: u32 = 1_000_000;
 
 /// Reads an entry of `[[rules]]`. Returns `None` if it has problems.
 pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
@@ -28,6 +29,10 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let per = fields.items("per", dimension);
     let limits = read_limits(fields, action);
     check_per(fields, action);
+    let cost = fields.read("cost", cost);
+    if fields.has("cost") && action.is_some_and(|action| !action.limits()) {
+        fields.report("cost", "needs a rule with limits".to_owned());
+    }
     let on_store_failure =
         fields.read("on_store_failure", word(&OnStoreFailure::ALL.map(|m| (m.as_str(), m))));
     let leases = fields.read("leases", boolean).unwrap_or(true);
@@ -54,6 +59,7 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         per,
         action,
         limits,
+        cost: cost.unwrap_or_default(),
         leases,
         on_store_failure: on_store_failure.unwrap_or_default(),
         response,
@@ -98,6 +104,16 @@ fn dimension(value: &Value) -> Result<Dimension, String> {
              descriptor:<name>"
         )
     })
+}
+
+fn cost(value: &Value) -> Result<RuleCost, String> {
+    if let Value::Text(text) = value {
+        let name = text.strip_prefix("descriptor:").filter(|name| (1..=ID_BYTES_MAX).contains(&name.len()));
+        return name
+            .map(|name| RuleCost::Descriptor(name.into()))
+            .ok_or_else(|| format!("{text:?} is neither a number such as 10 nor \"descriptor:<name>\""));
+    }
+    integer(1..=COST_MAX)(value).map(RuleCost::Times)
 }
 
 fn read_matcher(fields: &mut TableReader<'_, '_>) -> Matcher {

@@ -12,7 +12,7 @@ use super::rule::{PRIORITY_MAX, id, method, network, pattern, some_of};
 use super::values::{integer, span, text, word};
 use crate::identity::Dimension;
 use crate::limit::{Algorithm, Limit, Window};
-use crate::rules::{Action, DEFAULT_RULE, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
+use crate::rules::{Action, DEFAULT_RULE, Matcher, OnStoreFailure, Response, Rule, RuleCost, RuleLimit};
 use crate::time::Span;
 
 /// The default limit.
@@ -129,6 +129,7 @@ fn client_rule(name: String, priority: u32, when: Matcher, limits: Vec<Limit>) -
         layer: "client".into(),
         action: Action::Reject,
         limits,
+        cost: RuleCost::default(),
         leases: true,
         on_store_failure: OnStoreFailure::default(),
         response: Response::default(),

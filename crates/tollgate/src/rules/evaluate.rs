@@ -342,7 +342,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             self.client_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
         }
         let leases = rule.is_none_or(|rule| rule.leases);
-        let cost = self.request.cost;
+        let cost = rule.map_or(self.request.cost, |rule| rule.cost.of(self.request));
         self.plan.charges.charges.push(Charge { subject, counter, rule: name, limit, cost, effect, leases });
         self.plan.sources.push(position);
     }
