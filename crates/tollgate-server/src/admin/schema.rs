@@ -28,7 +28,7 @@ pub(crate) struct RuleInput {
     cost: Option<CostInput>,
     /// Whether nodes may lease units of hot counters in advance.
     leases: Option<bool>,
-    /// Behaviour while the counters are unreachable: `local`, `open` or `closed`.
+    /// Behaviour while the counters are unreachable: `local`, `open` or `closed`; alias `failure_mode`.
     on_store_failure: Option<String>,
     /// Response to refused requests.
     response: Option<RefusalInput>,
@@ -46,6 +46,8 @@ pub(crate) struct TierInput {
     description: Option<String>,
     #[serde(flatten)]
     limits: TierLimits,
+    /// Behaviour while the counters are unreachable: `local`, `open` or `closed`; alias `failure_mode`.
+    on_store_failure: Option<String>,
 }
 
 /// Limits of a tier: `limit` and `window`, or `limits`, or `requests_per_…`.

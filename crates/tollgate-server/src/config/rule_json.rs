@@ -20,8 +20,7 @@ pub(crate) fn definition(rule: &Rule) -> Map<String, Json> {
     put_limits(&mut all, rule);
     put(&mut all, "cost", cost(&rule.cost));
     put(&mut all, "leases", Some(false).filter(|_| !rule.leases));
-    let local = rule.on_store_failure == OnStoreFailure::Local;
-    put(&mut all, "on_store_failure", Some(rule.on_store_failure.as_str()).filter(|_| !local));
+    put(&mut all, "on_store_failure", rule.on_store_failure.map(OnStoreFailure::as_str));
     put(&mut all, "response", Some(response(&rule.response)).filter(|response| !response.is_empty()));
     put(&mut all, "enabled", Some(false).filter(|_| !rule.enabled));
     all

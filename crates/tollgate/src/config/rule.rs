@@ -33,8 +33,7 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     if fields.has("cost") && action.is_some_and(|action| !action.limits()) {
         fields.report("cost", "needs a rule with limits".to_owned());
     }
-    let on_store_failure =
-        fields.read("on_store_failure", word(&OnStoreFailure::ALL.map(|m| (m.as_str(), m))));
+    let on_store_failure = read_on_store_failure(fields, ["on_store_failure", "failure_mode"]);
     let leases = fields.read("leases", boolean).unwrap_or(true);
     let response = fields.table("response", read_response).unwrap_or_default();
     let layer = fields.read("layer", name);
@@ -61,10 +60,25 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         limits,
         cost: cost.unwrap_or_default(),
         leases,
-        on_store_failure: on_store_failure.unwrap_or_default(),
+        on_store_failure,
         response,
         enabled,
     })
+}
+
+/// Reads `on_store_failure` or its alias. Both take the names `fail_open` and `fail_closed`, too.
+pub(super) fn read_on_store_failure(
+    fields: &mut TableReader<'_, '_>,
+    [key, alias]: [&'static str; 2],
+) -> Option<OnStoreFailure> {
+    let aliases = [("fail_open", OnStoreFailure::Open), ("fail_closed", OnStoreFailure::Closed)];
+    let known: Vec<_> =
+        OnStoreFailure::ALL.map(|mode| (mode.as_str(), mode)).into_iter().chain(aliases).collect();
+    if fields.has(key) && fields.has(alias) {
+        fields.report(alias, format!("is another name of {key}: keep one of them"));
+    }
+    let modes = [key, alias].map(|key| fields.read(key, word(&known)));
+    modes.into_iter().flatten().next()
 }
 
 /// Checks that `per` fits the action. An invalid action is not checked further.
@@ -141,7 +155,11 @@ pub(super) fn some_of<T>(
     fields.items(key, parse).unwrap_or_default()
 }
 
-pub(super) fn id(value: &Value) -> Result<Box<str>, String> {
+/// An identifier of 1 to 256 bytes.
+///
+/// # Errors
+/// When it is anything else.
+pub fn id(value: &Value) -> Result<Box<str>, String> {
     let text = text(value)?;
     match text.len() {
         1..=ID_BYTES_MAX => Ok(text.into()),

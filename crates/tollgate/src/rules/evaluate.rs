@@ -46,6 +46,9 @@ impl RuleSet {
         scratch: &'a mut Scratch<'a>,
         now: Timestamp,
     ) -> ChargePlan<'a> {
+        if !self.settings.enabled {
+            return ChargePlan::default();
+        }
         let resolved = self.resolve(request, scratch);
         if let Some(block) = self.accounts.block_of(&resolved, now) {
             return ChargePlan { end: EvaluationEnd::BlockedPrincipal(block), ..ChargePlan::default() };
@@ -83,6 +86,9 @@ impl RuleSet {
         scratch: &'a mut Scratch<'a>,
         now: Timestamp,
     ) -> (ChargePlan<'a>, Vec<RuleOutcome>) {
+        if !self.settings.enabled {
+            return (ChargePlan::default(), vec![RuleOutcome::SwitchedOff; self.rules.len()]);
+        }
         let resolved = self.resolve(request, scratch);
         let account_override = self.account_override(&resolved);
         let mut plan = ChargePlan::default();

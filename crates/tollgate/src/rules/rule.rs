@@ -35,8 +35,8 @@ pub struct Rule {
     pub cost: RuleCost,
     /// Whether nodes may lease units of busy counters from the shared store.
     pub leases: bool,
-    /// What happens while the counter store is unreachable.
-    pub on_store_failure: OnStoreFailure,
+    /// What happens while the counter store is unreachable; by default as [`RuleSettings`](super::RuleSettings) say.
+    pub on_store_failure: Option<OnStoreFailure>,
     /// The response to refused requests.
     pub response: Response,
     /// Disabled rules are listed but never match.

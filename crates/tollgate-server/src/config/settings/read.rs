@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tollgate::config::values::{boolean, integer, span, text, word};
-use tollgate::config::{TableReader, Value, read_normalization, read_rules};
+use tollgate::config::{TableReader, Value, id, read_normalization, read_rules};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
 use tollgate::identity::Normalization;
-use tollgate::rules::IPV6_PREFIX_DEFAULT;
+use tollgate::rules::{IPV6_PREFIX_DEFAULT, RuleSettings};
 use tollgate::{Algorithm, RuleSet};
 use tollgate_stores::redis::Secret;
 use tracing_subscriber::EnvFilter;
@@ -44,7 +44,8 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     let callers = fields.table("callers", callers::read);
     let log = fields.table("log", read_log).unwrap_or_default();
     let identity = fields.table("identity", read_identity);
-    let Identity { ipv6_prefix, nat64, normalization } = identity.unwrap_or_default();
+    let identity = identity.unwrap_or_default();
+    let rules = rules.map(|rules| identity.apply_to(rules));
     let flags = &source.flags;
     Some(Settings {
         listen: flags.listen.or(server.listen).unwrap_or_else(listen_default),
@@ -56,8 +57,8 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         auth,
         callers,
         log,
-        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64),
-        normalization,
+        rules: rules?,
+        normalization: identity.normalization,
         source,
     })
 }
@@ -69,8 +70,7 @@ pub(super) fn rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     for section in ["server", "counters", "database", "auth", "callers", "log"] {
         fields.skip(section);
     }
-    let Identity { ipv6_prefix, nat64, normalization } = identity;
-    Some(rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64).with_normalization(normalization))
+    Some(identity.apply_to(rules?).with_normalization(identity.normalization))
 }
 
 /// Follows the XDG base directory specification; without a home, a directory below the working directory.
@@ -341,11 +341,25 @@ struct Identity {
     ipv6_prefix: u8,
     nat64: bool,
     normalization: Normalization,
+    default_tier: Option<Box<str>>,
 }
 
 impl Default for Identity {
     fn default() -> Self {
-        Identity { ipv6_prefix: IPV6_PREFIX_DEFAULT, nat64: false, normalization: Normalization::EXACT }
+        Identity {
+            ipv6_prefix: IPV6_PREFIX_DEFAULT,
+            nat64: false,
+            normalization: Normalization::EXACT,
+            default_tier: None,
+        }
+    }
+}
+
+impl Identity {
+    /// Sets everything except the normalization.
+    fn apply_to(&self, rules: RuleSet) -> RuleSet {
+        let settings = RuleSettings { default_tier: self.default_tier.clone(), ..rules.settings().clone() };
+        rules.with_ipv6_prefix(self.ipv6_prefix).with_nat64(self.nat64).with_settings(settings)
     }
 }
 
@@ -354,5 +368,6 @@ fn read_identity(fields: &mut TableReader<'_, '_>) -> Identity {
         ipv6_prefix: fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(IPV6_PREFIX_DEFAULT),
         nat64: fields.read("nat64", boolean).unwrap_or(false),
         normalization: read_normalization(fields),
+        default_tier: fields.read("default_tier", id),
     }
 }
