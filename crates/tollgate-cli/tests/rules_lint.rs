@@ -25,6 +25,12 @@ priority = 500
 when = { tiers = ["free"], endpoints = ["/api/v1/*"], methods = ["GET"], descriptors = { plan = "eu" } }
 per = ["user"]
 limits = [{ requests = 1000, window = "1h", burst = 20 }]
+
+[[rules]]
+name = "others"
+priority = 900
+per = ["user"]
+limits = [{ requests = 10, window = "1h" }]
 "#;
 
 #[test]
@@ -33,11 +39,11 @@ fn valid_file_is_summarized() {
     let path = files.path("tollgate.toml");
     let ran = run(&["rules", "lint", &path]);
     assert_eq!((ran.code, &*ran.stderr), (0, ""));
-    assert_eq!(ran.stdout, format!("{path}: no errors, 0 warnings; 2 rules, 1 limit in 1 layer\n"));
+    assert_eq!(ran.stdout, format!("{path}: no errors, 0 warnings; 3 rules, 2 limits in 1 layer\n"));
     let json = run(&["rules", "lint", &path, "--json"]).json();
     assert_eq!(
         (&json["ok"], &json["rules"], &json["warnings"]),
-        (&true.into(), &2.into(), &serde_json::json!([]))
+        (&true.into(), &3.into(), &serde_json::json!([]))
     );
 }
 
@@ -266,6 +272,7 @@ PRIORITY  RULE       ACTION  PER   LAYER  WHEN                                  
 1         bad-net    block   -     -      ips=203.0.113.0/24                                             -  file
 500       free-tier  reject  user  user   descriptors.plan=eu endpoints=/api/v1/* methods=GET tiers=free  \
 1000/1h burst 20 token_bucket  file
+900       others     reject  user  user   always  10/1h token_bucket  file
 ";
     let shown = run(&["rules", "list", &path]);
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();

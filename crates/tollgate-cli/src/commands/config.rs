@@ -7,13 +7,14 @@ use crate::output::toml;
 use crate::{CliError, Exit, Output};
 
 /// The order of the sections.
-const SECTIONS: [&str; 9] = [
+const SECTIONS: [&str; 10] = [
     "server",
     "counters",
     "database",
     "auth",
     "callers",
     "log",
+    "api",
     "identity",
     "progressive_penalties",
     "rules",

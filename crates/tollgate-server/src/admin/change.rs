@@ -5,7 +5,8 @@ use tollgate_stores::sql::{
     StoredItem,
 };
 
-use super::{parse, preconditions};
+use super::{parse, preconditions, warnings};
+use crate::check::warnings::Warnings;
 use crate::config::normalize;
 use crate::http::Call;
 use crate::http::error::{ApiError, Code};
@@ -66,6 +67,8 @@ pub(crate) fn normalized(call: &Call, item: Item) -> Result<Item, ApiError> {
 pub(crate) struct Applied {
     pub(crate) change: AppliedChange,
     pub(crate) at_micros: u64,
+    /// Warnings about the change.
+    pub(crate) warnings: Warnings,
 }
 
 impl Applied {
@@ -97,18 +100,22 @@ pub(crate) async fn apply(
     conflict: ConflictError,
 ) -> Result<Applied, ApiError> {
     let database = database(call)?;
+    let warnings = warnings::of_edits(call, edits)?;
     let mut attempt = 1;
     loop {
         // Rules are written only at the version they were checked against.
         let checked_at = check_rules(call, &database, edits).await?;
         match write(call, &database, edits, checked_at).await {
             Err(DatabaseError::VersionConflict { .. }) if attempt < ATTEMPTS_MAX => attempt += 1,
-            result => return result.map_err(|error| failed(error, conflict)),
+            result => {
+                let applied = result.map_err(|error| failed(error, conflict))?;
+                return Ok(Applied { warnings, ..applied });
+            }
         }
     }
 }
 
-/// Writes checked edits. With `version`, only if the configuration is still at that version.
+/// Writes checked edits, without warnings. With `version`, only if the configuration is still at that version.
 pub(crate) async fn write(
     call: &Call,
     database: &Database,
@@ -132,7 +139,7 @@ pub(crate) async fn write(
     if !change.items.is_empty() {
         call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
-    Ok(Applied { change, at_micros: now })
+    Ok(Applied { change, at_micros: now, warnings: Warnings::default() })
 }
 
 /// Lists every item that the edits would change.

@@ -22,6 +22,7 @@ use super::change::{self, Applied, ConflictError};
 use super::list_query::{ListFilter, ListQuery};
 use super::page::Page;
 use super::{dry_run, preconditions, view};
+use crate::check::warnings::{Warnings, WithWarnings};
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response, response};
 
@@ -213,7 +214,8 @@ pub(crate) async fn written<R: AdminResource>(
     status: StatusCode,
 ) -> Result<Response, ApiError> {
     let stored = applied.stored(call, id).await?;
-    Ok(item_response(&stored, &written_view::<R>(call, &stored).await, status))
+    let view = written_view::<R>(call, &stored).await;
+    Ok(item_response(&stored, view, status, &applied.warnings))
 }
 
 /// An item that was just written. The write succeeded, so a failed lookup of its usage is not reported.
@@ -222,9 +224,14 @@ pub(crate) async fn written_view<R: AdminResource>(call: &Call, stored: &StoredI
     R::view(call, stored, &usage)
 }
 
-/// A response with an item, its `ETag` and, if it is new, its `Location`.
-pub(crate) fn item_response(stored: &StoredItem, view: &impl Serialize, status: StatusCode) -> Response {
-    let mut response = response::json(status, view);
+/// The response to a write: the item with warnings, its `ETag` and, if it is new, its `Location`.
+pub(crate) fn item_response(
+    stored: &StoredItem,
+    view: impl Serialize,
+    status: StatusCode,
+    warnings: &Warnings,
+) -> Response {
+    let mut response = response::json(status, &WithWarnings { body: view, warnings });
     let headers = response.headers_mut();
     headers.insert(header::ETAG, preconditions::etag(stored.version));
     if status == StatusCode::CREATED

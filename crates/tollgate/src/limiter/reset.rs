@@ -17,16 +17,17 @@ pub struct Reset {
 impl<S: CounterStore + CounterAdmin, R: RecordSink> LimiterSnapshot<'_, S, R> {
     /// Clears the counters and the penalty record of the request's client.
     ///
-    /// If the request carries a limit override, the counter of that window and algorithm is cleared too, whatever its
-    /// size.
+    /// The counters of overrides sent with checks are cleared too, whatever their size: those of every algorithm with the
+    /// windows in force and, if the request carries an override, the one of its window and algorithm.
     ///
     /// # Errors
     /// When the store, or a part of it, is unreachable. The parts that were reached and the fallback counters are
     /// cleared all the same.
     pub async fn reset(&self, request: &Request<'_>) -> Result<Reset, StoreError> {
         let (limiter, rules) = (self.limiter, &self.rules);
+        let check_overrides = rules.check_overrides(request);
         let mut scratch = Scratch::default();
-        let (charges, skipped) = rules.charges_of_client(request, &mut scratch);
+        let (charges, skipped) = rules.charges_of_client(request, &check_overrides, &mut scratch);
         let reset = limiter.counters.reset(&charges).await;
         // Also after an error: what was cleared in part must not return by reconciliation.
         if limiter.fallback.is_used() {

@@ -33,6 +33,8 @@ pub struct RuleSet {
     pub(super) index: Arc<Index>,
     /// The rule and the position of the limit behind each counter id.
     counters: Arc<HashMap<CounterId, (u32, u32)>>,
+    /// The tiers in the conditions of the rules.
+    tiers: Arc<HashSet<Box<str>>>,
     pub(crate) penalties: Option<PenaltyPolicy>,
     pub(crate) overrides: Arc<Overrides>,
     pub(super) accounts: Arc<Accounts>,
@@ -75,6 +77,7 @@ impl RuleSet {
         let (index, compiled) = compile(&rules);
         Ok(RuleSet {
             counters: Arc::new(by_counter(&rules)),
+            tiers: Arc::new(rules.iter().flat_map(|rule| &rule.when.tiers).cloned().collect()),
             rules: rules.into(),
             compiled,
             layers,
@@ -151,6 +154,11 @@ impl RuleSet {
     pub(crate) fn limit_of(&self, counter: CounterId) -> Option<&Limit> {
         let (rule, limit) = *self.counters.get(&counter)?;
         Some(&self.rules.get(rule as usize)?.limits.get(limit as usize)?.limit)
+    }
+
+    /// Whether a rule names this tier. No rule with a tier condition applies to clients of any other tier.
+    pub fn names_tier(&self, tier: &str) -> bool {
+        self.tiers.contains(tier)
     }
 
     /// The limits set for single users and endpoints.

@@ -4,6 +4,7 @@ use tollgate_stores::sql::{AppliedChange, ItemChange};
 
 use super::*;
 use crate::app::App;
+use crate::check::warnings::Warnings;
 
 /// A call while the database is unreachable.
 fn call() -> Call {
@@ -20,7 +21,11 @@ fn created() -> Applied {
     };
     let id = ItemId::Key(key.id.clone());
     let differences = vec![ItemChange { id, before: None, after: Some(Item::Key(key)) }];
-    Applied { change: AppliedChange { version: 7, items: differences }, at_micros: 1_800_000_000_000_000 }
+    Applied {
+        change: AppliedChange { version: 7, items: differences },
+        at_micros: 1_800_000_000_000_000,
+        warnings: Warnings::default(),
+    }
 }
 
 async fn json_of(response: Response) -> Json {

@@ -46,7 +46,8 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     let callers = fields.table("callers", callers::read);
     let log = fields.table("log", read_log).unwrap_or_default();
     let identity = fields.table("identity", read_identity);
-    let Identity { ipv6_prefix, nat64, normalization } = identity.unwrap_or_default();
+    let Identity { ipv6_prefix, nat64, normalization, rejects_unknown_tiers } = identity.unwrap_or_default();
+    let strict_checks = fields.table("api", |fields| fields.read("strict", boolean).unwrap_or(false));
     let flags = &source.flags;
     Some(Settings {
         listen: flags.listen.or(server.listen).unwrap_or_else(listen_default),
@@ -58,6 +59,8 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         auth,
         callers,
         log,
+        strict_checks: strict_checks.unwrap_or(false),
+        rejects_unknown_tiers,
         rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64),
         normalization,
         has_built_in_default,
@@ -69,10 +72,10 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
 pub(super) fn rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     let rules = read_rules(fields);
     let identity = fields.table("identity", read_identity).unwrap_or_default();
-    for section in ["server", "counters", "database", "auth", "callers", "log"] {
+    for section in ["server", "counters", "database", "auth", "callers", "log", "api"] {
         fields.skip(section);
     }
-    let Identity { ipv6_prefix, nat64, normalization } = identity;
+    let Identity { ipv6_prefix, nat64, normalization, .. } = identity;
     Some(rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64).with_normalization(normalization))
 }
 
@@ -344,11 +347,17 @@ struct Identity {
     ipv6_prefix: u8,
     nat64: bool,
     normalization: Normalization,
+    rejects_unknown_tiers: bool,
 }
 
 impl Default for Identity {
     fn default() -> Self {
-        Identity { ipv6_prefix: IPV6_PREFIX_DEFAULT, nat64: false, normalization: Normalization::EXACT }
+        Identity {
+            ipv6_prefix: IPV6_PREFIX_DEFAULT,
+            nat64: false,
+            normalization: Normalization::EXACT,
+            rejects_unknown_tiers: false,
+        }
     }
 }
 
@@ -357,5 +366,7 @@ fn read_identity(fields: &mut TableReader<'_, '_>) -> Identity {
         ipv6_prefix: fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(IPV6_PREFIX_DEFAULT),
         nat64: fields.read("nat64", boolean).unwrap_or(false),
         normalization: read_normalization(fields),
+        rejects_unknown_tiers: (fields.read("unknown_tier", word(&[("warn", false), ("reject", true)])))
+            .unwrap_or(false),
     }
 }

@@ -12,6 +12,7 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
     let Operations { noun, id, create, put, delete, create_conflict, put_creates } = R::OPERATIONS;
     let plural = view::plural(R::KIND);
     let (input, item) = (add_schema::<R::Input>(api), add_schema::<R::View>(api));
+    add_warnings(api, &item);
     let page = add_page_schema(api, plural, noun, &item);
     let item_id = json!({
         "name": R::ID_FIELD, "in": "path", "required": true, "description": id, "schema": { "type": "string" },
@@ -102,6 +103,20 @@ fn add_schema<T: ToSchema>(api: &mut Value) -> String {
         api["components"]["schemas"][name] = serde_json::to_value(schema).unwrap_or_default();
     }
     name
+}
+
+/// Adds the field that responses to writes have beside those of the item.
+fn add_warnings(api: &mut Value, item: &str) {
+    let schema = &mut api["components"]["schemas"][item];
+    let warnings = json!({
+        "type": ["array", "null"], "items": { "type": "string" },
+        "description": "Plain sentences about a write that is probably not meant; absent without any.",
+    });
+    // A schema with flattened parts keeps its own fields in the last of them.
+    match schema["allOf"].as_array_mut().and_then(|parts| parts.last_mut()) {
+        Some(own) => own["properties"]["warnings"] = warnings,
+        None => schema["properties"]["warnings"] = warnings,
+    }
 }
 
 /// Adds the schema of a page. Returns its name.
