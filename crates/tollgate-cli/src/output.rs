@@ -66,20 +66,7 @@ impl Output {
     /// Prints a server's response: with `--json` its body unchanged, otherwise `text`.
     pub(crate) fn response(&self, body: &str, text: impl FnOnce() -> String) -> io::Result<Exit> {
         self.text(&if self.json { format!("{}\n", body.trim_end()) } else { text() })?;
-        self.warnings(body);
         Ok(Exit::Ok)
-    }
-
-    /// Prints the warnings of a server's response to standard error.
-    pub(crate) fn warnings(&self, body: &str) {
-        // Most responses have none, and some are large.
-        if !body.contains("\"warnings\"") {
-            return;
-        }
-        let body: Value = serde_json::from_str(body).unwrap_or_default();
-        for warning in body["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            self.warning(warning);
-        }
     }
 
     /// Prints the result of a command: `json` with `--json`, otherwise `text`.
@@ -120,6 +107,14 @@ impl Output {
     /// Prints a warning to standard error.
     pub(crate) fn warning(&self, text: &str) {
         self.message(Style::Warning, "warning:", text);
+    }
+
+    /// Prints the warnings of a server's response to standard error; with `--json` they are in the response.
+    pub(crate) fn warnings(&self, body: &Value) {
+        let warnings = body["warnings"].as_array().filter(|_| !self.json);
+        for warning in warnings.into_iter().flatten().filter_map(Value::as_str) {
+            self.warning(warning);
+        }
     }
 
     /// Prints an error to standard error.

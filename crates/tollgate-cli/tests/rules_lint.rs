@@ -8,6 +8,7 @@ use std::process::Stdio;
 use support::{Files, finished, run, tollgate};
 
 const GOOD: &str = r#"
+default_limit = 100
 [server]
 listen = "127.0.0.1:8080"
 [counters]
@@ -25,12 +26,6 @@ priority = 500
 when = { tiers = ["free"], endpoints = ["/api/v1/*"], methods = ["GET"], descriptors = { plan = "eu" } }
 per = ["user"]
 limits = [{ requests = 1000, window = "1h", burst = 20 }]
-
-[[rules]]
-name = "others"
-priority = 900
-per = ["user"]
-limits = [{ requests = 10, window = "1h" }]
 "#;
 
 #[test]
@@ -39,12 +34,25 @@ fn valid_file_is_summarized() {
     let path = files.path("tollgate.toml");
     let ran = run(&["rules", "lint", &path]);
     assert_eq!((ran.code, &*ran.stderr), (0, ""));
-    assert_eq!(ran.stdout, format!("{path}: no errors, 0 warnings; 3 rules, 2 limits in 1 layer\n"));
+    assert_eq!(ran.stdout, format!("{path}: no errors, 0 warnings; 3 rules, 2 limits in 2 layers\n"));
     let json = run(&["rules", "lint", &path, "--json"]).json();
     assert_eq!(
         (&json["ok"], &json["rules"], &json["warnings"]),
         (&true.into(), &3.into(), &serde_json::json!([]))
     );
+}
+
+#[test]
+fn clients_without_a_limit_warn() {
+    let text = GOOD.replace("default_limit = 100", "");
+    let files = Files::new(&[("tollgate.toml", &*text)]);
+    let path = files.path("tollgate.toml");
+    let ran = run(&["rules", "lint", &path]);
+    let warning = "warning: clients that no rule matches are not limited: add a rule without conditions, or default_limit";
+    assert!(ran.stdout.starts_with(&format!("{path}: {warning}\n")), "{}", ran.stdout);
+    assert!(ran.stdout.contains("no errors, 1 warning;"), "{}", ran.stdout);
+    let json = run(&["rules", "lint", &path, "--json"]).json();
+    assert_eq!((&json["warnings"][0]["rule"], json["warnings"].as_array().unwrap().len()), (&().into(), 1));
 }
 
 const FOR_APPLY: &str = r#"
@@ -272,7 +280,6 @@ PRIORITY  RULE       ACTION  PER   LAYER  WHEN                                  
 1         bad-net    block   -     -      ips=203.0.113.0/24                                             -  file
 500       free-tier  reject  user  user   descriptors.plan=eu endpoints=/api/v1/* methods=GET tiers=free  \
 1000/1h burst 20 token_bucket  file
-900       others     reject  user  user   always  10/1h token_bucket  file
 ";
     let shown = run(&["rules", "list", &path]);
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();

@@ -101,9 +101,14 @@ impl Checker<'_> {
         Ok(self.snapshot.inspect(request, endpoints, self.now).await?)
     }
 
-    /// Clears the counters and penalties of a resolved request's client.
-    pub(crate) async fn reset(&self, request: &Request<'_>) -> Result<Reset, CheckError> {
-        Ok(self.snapshot.reset(request).await?)
+    /// Clears the counters and penalties of a resolved request's client once `recorded` has completed. After an error
+    /// before that nothing has changed.
+    pub(crate) async fn reset<E: From<StoreError>>(
+        &self,
+        request: &Request<'_>,
+        recorded: impl Future<Output = Result<(), E>>,
+    ) -> Result<Reset, E> {
+        self.snapshot.reset_recorded(request, recorded).await
     }
 
     /// Resolves a check. The first invalid field is reported.
@@ -223,8 +228,7 @@ impl Checker<'_> {
             return Ok(());
         };
         if self.rejects_unknown_tiers {
-            let reason = format!("no rule names the tier {tier:?}, and identity.unknown_tier is \"reject\"");
-            return Err(CheckError::invalid("tier", reason));
+            return Err(CheckError::invalid("tier", unknown_tier(tier)));
         }
         warnings.add(format!("no rule names the tier {tier:?}: only rules without a tier condition apply"));
         Ok(())
@@ -255,6 +259,11 @@ impl Checker<'_> {
     pub(crate) fn rules(&self) -> &RuleSet {
         self.snapshot.rules()
     }
+}
+
+/// Why a tier is rejected if `identity.unknown_tier` is `reject`.
+pub(crate) fn unknown_tier(tier: &str) -> String {
+    format!("no rule names the tier {tier:?}, and identity.unknown_tier is \"reject\"")
 }
 
 /// A decision that no counter and no fallback could make is an error in every protocol.

@@ -66,6 +66,10 @@ impl CounterStore for &Shared {
 }
 
 impl CounterAdmin for &Shared {
+    async fn verify_reset(&self, _charges: &Charges<'_>) -> Result<(), StoreError> {
+        if self.down.load(Ordering::Relaxed) { Err(StoreError::Unreachable) } else { Ok(()) }
+    }
+
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
         if self.down.load(Ordering::Relaxed) {
             return Err(StoreError::Unreachable);
@@ -274,14 +278,43 @@ fn reset_counter_is_not_reconciled() {
     assert_eq!(admitted(&limiter, 7_200), 100);
 }
 
-/// Other nodes and reachable servers may have applied the reset already.
 #[test]
-fn failed_reset_still_clears_the_fallback() {
+fn failed_reset_changes_nothing() {
     let shared = Shared::default();
     let limiter = node(&shared);
     shared.down.store(true, Ordering::Relaxed);
-    assert_eq!(admitted(&limiter, 7_200), 25);
-    assert_eq!(now_or_never(limiter.snapshot().reset(&request("alice"))), Err(StoreError::Unreachable));
+    assert!((0..5).all(|_| check(&limiter, 1, 7_200).admits()));
+    let recorded = async { panic!("recorded although the store is unreachable") };
+    let result = now_or_never(limiter.snapshot().reset_recorded(&request("alice"), recorded));
+    assert_eq!(result, Err(StoreError::Unreachable));
+    assert_eq!(admitted(&limiter, 7_200), 20, "the rest of its share");
+    shared.down.store(false, Ordering::Relaxed);
+    reconcile(&limiter, 7_200);
+    assert_eq!(admitted(&limiter, 7_200), 75);
+}
+
+#[test]
+fn reset_that_is_not_recorded_changes_nothing() {
+    let shared = Shared::default();
+    let limiter = node(&shared);
+    assert_eq!(admitted(&limiter, 7_200), 100);
+    let recorded = std::future::ready(Err(StoreError::Misconfigured));
+    let result = now_or_never(limiter.snapshot().reset_recorded(&request("alice"), recorded));
+    assert_eq!(result, Err(StoreError::Misconfigured));
+    assert_eq!(admitted(&limiter, 7_200), 0);
+}
+
+/// Other nodes and reachable servers may have applied the reset already.
+#[test]
+fn reset_interrupted_by_an_outage_clears_the_fallback() {
+    let shared = Shared::default();
+    let limiter = node_after_outage(&shared);
+    let goes_down = async {
+        shared.down.store(true, Ordering::Relaxed);
+        Ok(())
+    };
+    let result = now_or_never(limiter.snapshot().reset_recorded(&request("alice"), goes_down));
+    assert_eq!(result, Err(StoreError::Unreachable));
     assert!(limiter.fallback_counters().is_empty());
     shared.down.store(false, Ordering::Relaxed);
     reconcile(&limiter, 7_200);

@@ -285,10 +285,10 @@ fn print_new_key(
         output.note(&format!("{action} key {id} ({name}); the key is shown only this once:"));
     }
     output.secret(&format!("{text}\n")).map_err(|source| CliError::KeyNotPrinted { id, source })?;
-    output.warnings(&response.text);
     if let Some(note) = note.filter(|_| !quiet) {
         output.note(note);
     }
+    output.warnings(&response.body);
     Ok(Exit::Ok)
 }
 

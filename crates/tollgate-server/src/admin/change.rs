@@ -6,7 +6,6 @@ use tollgate_stores::sql::{
 };
 
 use super::{parse, preconditions, warnings};
-use crate::check::warnings::Warnings;
 use crate::config::normalize;
 use crate::http::Call;
 use crate::http::error::{ApiError, Code};
@@ -67,8 +66,8 @@ pub(crate) fn normalized(call: &Call, item: Item) -> Result<Item, ApiError> {
 pub(crate) struct Applied {
     pub(crate) change: AppliedChange,
     pub(crate) at_micros: u64,
-    /// Warnings about the change.
-    pub(crate) warnings: Warnings,
+    /// What may not be as meant.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Applied {
@@ -99,23 +98,20 @@ pub(crate) async fn apply(
     edits: &[ItemEdit],
     conflict: ConflictError,
 ) -> Result<Applied, ApiError> {
+    warnings::reject_unknown_tiers(call, edits)?;
     let database = database(call)?;
-    let warnings = warnings::of_edits(call, edits)?;
     let mut attempt = 1;
     loop {
         // Rules are written only at the version they were checked against.
         let checked_at = check_rules(call, &database, edits).await?;
         match write(call, &database, edits, checked_at).await {
             Err(DatabaseError::VersionConflict { .. }) if attempt < ATTEMPTS_MAX => attempt += 1,
-            result => {
-                let applied = result.map_err(|error| failed(error, conflict))?;
-                return Ok(Applied { warnings, ..applied });
-            }
+            result => return result.map_err(|error| failed(error, conflict)),
         }
     }
 }
 
-/// Writes checked edits, without warnings. With `version`, only if the configuration is still at that version.
+/// Writes checked edits. With `version`, only if the configuration is still at that version.
 pub(crate) async fn write(
     call: &Call,
     database: &Database,
@@ -123,6 +119,7 @@ pub(crate) async fn write(
     version: Option<u64>,
 ) -> Result<Applied, DatabaseError> {
     let (by, now, request_id) = (&*call.caller.name, call.app.now().as_micros(), call.request_id.as_str());
+    let warnings = warnings::of(call, edits);
     let change = match version {
         Some(version) => database.change_at_version(version, by, now, edits).await?,
         None => database.change(by, now, edits).await?,
@@ -139,7 +136,7 @@ pub(crate) async fn write(
     if !change.items.is_empty() {
         call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
-    Ok(Applied { change, at_micros: now, warnings: Warnings::default() })
+    Ok(Applied { change, at_micros: now, warnings })
 }
 
 /// Lists every item that the edits would change.
@@ -148,6 +145,7 @@ pub(crate) async fn plan(
     edits: &[ItemEdit],
     conflict: ConflictError,
 ) -> Result<Vec<ItemChange>, ApiError> {
+    warnings::reject_unknown_tiers(call, edits)?;
     let database = database(call)?;
     check_rules(call, &database, edits).await?;
     database.dry_run(edits).await.map_err(|error| failed(error, conflict))

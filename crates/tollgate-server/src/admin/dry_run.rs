@@ -13,7 +13,6 @@ use utoipa::{IntoParams, ToSchema};
 use super::change::{self, ConflictError};
 use super::definition::definition;
 use super::warnings;
-use crate::check::warnings::Warnings;
 use crate::config::sync;
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response, response};
@@ -41,10 +40,8 @@ pub(crate) struct DryRunResponse {
     changes: Vec<ChangeView>,
     /// Effect on the requests of the last minutes; null for API keys, which do not change limits.
     effect: Option<Effect>,
-    /// Warnings about the change, if any.
-    #[serde(skip_serializing_if = "Warnings::is_empty")]
-    #[schema(value_type = Option<Vec<String>>)]
-    warnings: Warnings,
+    /// What may not be as meant.
+    warnings: Vec<String>,
 }
 
 /// One changed item.
@@ -110,10 +107,10 @@ pub(crate) async fn respond(
     edits: &[ItemEdit],
     conflict: ConflictError,
 ) -> Result<Response, ApiError> {
-    let warnings = warnings::of_edits(call, edits)?;
     let differences = change::plan(call, edits, conflict).await?;
     let effect = effect(call, &differences).await?;
     let changes = differences.iter().map(ChangeView::of).collect();
+    let warnings = warnings::of(call, edits);
     Ok(response::json(StatusCode::OK, &DryRunResponse { dry_run: true, changes, effect, warnings }))
 }
 

@@ -20,7 +20,6 @@ use super::crud::ParseItem;
 use super::dry_run::{self, ChangeView, parse_flag};
 use super::export::{ITEMS_MAX, ItemSections, KINDS, parse_kinds};
 use super::{parse, preconditions, view, warnings};
-use crate::check::warnings::Warnings;
 use crate::config::normalize::{self, NormalizedTooLong};
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::{Call, Response, response};
@@ -76,10 +75,8 @@ pub(crate) struct ImportResponse {
     changes: Vec<ChangeView>,
     /// Effect on the requests of the last minutes; only of a dry run.
     effect: Option<Effect>,
-    /// Warnings about the change, if any.
-    #[serde(skip_serializing_if = "Warnings::is_empty")]
-    #[schema(value_type = Option<Vec<String>>)]
-    warnings: Warnings,
+    /// What may not be as meant.
+    warnings: Vec<String>,
 }
 
 /// Creates and replaces many items at once, all or none. Accepts JSON, or TOML with `Content-Type: application/toml`.
@@ -108,11 +105,12 @@ pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiEr
         let plan = plan(&call, &import, prune, expected).await?;
         if is_dry_run {
             let effect = dry_run::effect(&call, &plan.changes).await?;
-            return Ok(respond(&import, &plan.changes, plan.version, Some(effect), plan.warnings));
+            let warnings = warnings::of(&call, &plan.edits());
+            return Ok(respond(&import, plan.version, &plan.changes, warnings, Some(effect)));
         }
         match change::write(&call, &change::database(&call)?, &plan.edits(), Some(plan.version)).await {
-            Ok(Applied { change, .. }) => {
-                return Ok(respond(&import, &change.items, change.version, None, plan.warnings));
+            Ok(Applied { change, warnings, .. }) => {
+                return Ok(respond(&import, change.version, &change.items, warnings, None));
             }
             Err(DatabaseError::VersionConflict { found }) if expected.is_some() => {
                 return Err(version_differs(found, expected));
@@ -304,7 +302,6 @@ async fn find_surplus(
 struct Plan {
     version: u64,
     changes: Vec<ItemChange>,
-    warnings: Warnings,
 }
 
 async fn plan(call: &Call, import: &Import, prune: bool, expected: Option<u64>) -> Result<Plan, ApiError> {
@@ -314,9 +311,8 @@ async fn plan(call: &Call, import: &Import, prune: bool, expected: Option<u64>) 
         return Err(version_differs(version, expected));
     }
     let edits = import.edits(&database, prune).await?;
-    let warnings = warnings::of_edits(call, &edits)?;
     let changes = change::plan(call, &edits, change::version_differs).await?;
-    Ok(Plan { version, changes, warnings })
+    Ok(Plan { version, changes })
 }
 
 impl Plan {
@@ -338,19 +334,26 @@ impl Plan {
 
 fn respond(
     import: &Import,
-    changes: &[ItemChange],
     version: u64,
-    // Of a dry run.
-    effect: Option<Option<Effect>>,
-    warnings: Warnings,
+    changes: &[ItemChange],
+    warnings: Vec<String>,
+    dry_run: Option<Option<Effect>>,
 ) -> Response {
     let changes: Vec<ChangeView> = changes.iter().map(ChangeView::of).collect();
     let count = |action: &str| changes.iter().filter(|change| change.action == action).count();
     let (created, updated, deleted) = (count("create"), count("update"), count("delete"));
     let unchanged = import.items.len().saturating_sub(created + updated);
-    let (dry_run, effect) = (effect.is_some(), effect.flatten());
-    let body =
-        ImportResponse { dry_run, version, created, updated, deleted, unchanged, changes, effect, warnings };
+    let body = ImportResponse {
+        dry_run: dry_run.is_some(),
+        version,
+        created,
+        updated,
+        deleted,
+        unchanged,
+        changes,
+        effect: dry_run.flatten(),
+        warnings,
+    };
     let mut response = response::json(StatusCode::OK, &body);
     response.headers_mut().insert(header::ETAG, preconditions::etag(version));
     response

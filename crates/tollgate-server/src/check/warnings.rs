@@ -29,12 +29,3 @@ impl Warnings {
         &self.0
     }
 }
-
-/// A response body with the warnings about its request beside it.
-#[derive(Serialize)]
-pub(crate) struct WithWarnings<'a, B> {
-    #[serde(flatten)]
-    pub(crate) body: B,
-    #[serde(skip_serializing_if = "Warnings::is_empty")]
-    pub(crate) warnings: &'a Warnings,
-}

@@ -33,7 +33,7 @@ use tollgate_stores::sql::{Database, SqlSettings};
 use tracing::warn;
 
 pub(crate) use self::file_rules::FileRules;
-pub(crate) use self::preview::{preview, preview_rules};
+pub(crate) use self::preview::preview;
 use self::rule_sources::RuleSources;
 pub(crate) use self::task::run;
 pub(crate) use self::usage::{close, flush_usage};

@@ -4,7 +4,6 @@ use tollgate_stores::sql::{AppliedChange, ItemChange};
 
 use super::*;
 use crate::app::App;
-use crate::check::warnings::Warnings;
 
 /// A call while the database is unreachable.
 fn call() -> Call {
@@ -24,7 +23,7 @@ fn created() -> Applied {
     Applied {
         change: AppliedChange { version: 7, items: differences },
         at_micros: 1_800_000_000_000_000,
-        warnings: Warnings::default(),
+        warnings: Vec::new(),
     }
 }
 

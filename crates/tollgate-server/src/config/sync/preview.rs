@@ -17,7 +17,14 @@ pub(crate) fn preview(
     in_force: &RuleSet,
     writes: &[ItemWrite],
 ) -> Result<RuleSet, Problems> {
-    let rules = preview_rules(sync, in_force, writes)?;
+    let changes_rules = writes.iter().any(|write| {
+        matches!(
+            write,
+            ItemWrite::Put(Item::Rule(_) | Item::Tier(_))
+                | ItemWrite::Delete(ItemId::Rule(_) | ItemId::Tier(_))
+        )
+    });
+    let rules = if changes_rules { sync.rules().compile_with(writes)? } else { in_force.clone() };
     let (mut overrides, mut accounts) = (Arc::clone(in_force.overrides()), in_force.accounts().edit());
     for write in writes {
         match write {
@@ -33,23 +40,4 @@ pub(crate) fn preview(
         }
     }
     Ok(rules.with_overrides(overrides).with_accounts(Arc::new(accounts.finish())))
-}
-
-/// The rules after these changes, with the overrides and accounts in force only if no rule changes.
-///
-/// # Errors
-/// When the rules would be invalid.
-pub(crate) fn preview_rules(
-    sync: &ConfigSync,
-    in_force: &RuleSet,
-    writes: &[ItemWrite],
-) -> Result<RuleSet, Problems> {
-    let changes_rules = writes.iter().any(|write| {
-        matches!(
-            write,
-            ItemWrite::Put(Item::Rule(_) | Item::Tier(_))
-                | ItemWrite::Delete(ItemId::Rule(_) | ItemId::Tier(_))
-        )
-    });
-    if changes_rules { sync.rules().compile_with(writes) } else { Ok(in_force.clone()) }
 }

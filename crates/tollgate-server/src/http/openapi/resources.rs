@@ -12,7 +12,6 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
     let Operations { noun, id, create, put, delete, create_conflict, put_creates } = R::OPERATIONS;
     let plural = view::plural(R::KIND);
     let (input, item) = (add_schema::<R::Input>(api), add_schema::<R::View>(api));
-    add_warnings(api, &item);
     let page = add_page_schema(api, plural, noun, &item);
     let item_id = json!({
         "name": R::ID_FIELD, "in": "path", "required": true, "description": id, "schema": { "type": "string" },
@@ -21,6 +20,7 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
         query("dry_run", "boolean", "`true` changes nothing; the response shows what would change.");
     let body = json!({ "required": true, "content": content(&input) });
     let ok = |text: &str| response(text, &item);
+    let written = |text: &str| json!({ "description": text, "content": written_content(&item) });
     let failed = |text: &str| response(text, "ErrorEnvelope");
     let missing = format!("The {noun} does not exist.");
     let not_met =
@@ -30,12 +30,12 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
     let mut replace = json!({
         "operationId": format!("put_{noun}"), "summary": put, "parameters": [item_id, dry_run], "requestBody": body,
         "responses": {
-            "200": ok(&format!("The {noun} was replaced; with `dry_run`, what would change.")),
+            "200": written(&format!("The {noun} was replaced; with `dry_run`, what would change.")),
             "412": failed(&not_met),
         },
     });
     if put_creates {
-        replace["responses"]["201"] = ok(&format!("The {noun} was created."));
+        replace["responses"]["201"] = written(&format!("The {noun} was created."));
     } else {
         replace["responses"]["404"] = failed(&missing);
     }
@@ -47,7 +47,7 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
         "post": {
             "operationId": format!("create_{noun}"), "summary": create, "parameters": [dry_run], "requestBody": body,
             "responses": {
-                "201": ok(&format!("The {noun} was created; `Location` is its path.")),
+                "201": written(&format!("The {noun} was created; `Location` is its path.")),
                 "200": would_change, "409": failed(create_conflict),
             },
         },
@@ -94,6 +94,18 @@ fn content(schema: &str) -> Value {
     json!({ "application/json": { "schema": { "$ref": format!("#/components/schemas/{schema}") } } })
 }
 
+/// An item that was written, with warnings.
+fn written_content(item: &str) -> Value {
+    let warnings = json!({
+        "type": "array", "items": { "type": "string" }, "description": "What may not be as meant; absent if nothing.",
+    });
+    let schema = json!({ "allOf": [
+        { "$ref": format!("#/components/schemas/{item}") },
+        { "type": "object", "properties": { "warnings": warnings } },
+    ] });
+    json!({ "application/json": { "schema": schema } })
+}
+
 /// Adds the schema of a type, and those it refers to. Returns its name.
 fn add_schema<T: ToSchema>(api: &mut Value) -> String {
     let name = T::name().into_owned();
@@ -103,20 +115,6 @@ fn add_schema<T: ToSchema>(api: &mut Value) -> String {
         api["components"]["schemas"][name] = serde_json::to_value(schema).unwrap_or_default();
     }
     name
-}
-
-/// Adds the field that responses to writes have beside those of the item.
-fn add_warnings(api: &mut Value, item: &str) {
-    let schema = &mut api["components"]["schemas"][item];
-    let warnings = json!({
-        "type": ["array", "null"], "items": { "type": "string" },
-        "description": "Plain sentences about a write that is probably not meant; absent without any.",
-    });
-    // A schema with flattened parts keeps its own fields in the last of them.
-    match schema["allOf"].as_array_mut().and_then(|parts| parts.last_mut()) {
-        Some(own) => own["properties"]["warnings"] = warnings,
-        None => schema["properties"]["warnings"] = warnings,
-    }
 }
 
 /// Adds the schema of a page. Returns its name.
