@@ -43,18 +43,22 @@ impl RuleSet {
 
 /// Reads the keys that define the rule set; other keys are left to the caller.
 ///
-/// Without rules and short forms, each client is limited to 100 requests per minute.
+/// Without `default_limit`, each client is limited to 100 requests per minute until there is an enabled rule that limits
+/// requests: [`RuleSet::has_built_in_default`].
 pub fn read_rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     let mut names = HashSet::new();
     let own: Vec<Rule> =
         fields.list_of_tables("rules", |one| read_unique(&mut names, one, "name", read_rule));
-    let mut rules = short_forms::read(fields, own.is_empty(), &mut names);
+    let mut rules = short_forms::read(fields, &mut names);
     rules.extend(own);
+    let default = short_forms::read_default(fields, rules.iter().any(Rule::enforces));
+    let is_built_in = default.is_some() && !fields.has("default_limit");
+    rules.extend(default);
     let penalties = fields.table("progressive_penalties", read_penalties).flatten();
     // Compiled even if some rules are invalid, to report problems of the whole set too.
     let has_problems = fields.has_problems();
     match RuleSet::new(rules, penalties) {
-        Ok(set) => (!has_problems).then_some(set),
+        Ok(set) => (!has_problems).then(|| set.with_built_in_default(is_built_in)),
         // Already reported at its line.
         Err(RuleSetError::DuplicateName(_)) if has_problems => None,
         Err(error) => {

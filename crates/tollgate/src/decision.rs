@@ -96,6 +96,11 @@ impl LimitReport {
         self.rule == rule
     }
 
+    /// The name of the override that the report is of, if it replaces no rule.
+    pub(crate) fn override_name(&self, rules: &[Rule]) -> Option<&'static str> {
+        (self.rule as usize >= rules.len()).then(|| namespace(self.rule))
+    }
+
     fn refuses(&self) -> bool {
         self.effect == Effect::Enforce && !self.verdict.admits()
     }

@@ -110,11 +110,14 @@ impl AdminResource for Rules {
         Some(RuleView { revision: SourceRevision::database(stored), definition, ..view })
     }
 
-    fn file_items(call: &Call, filter: &ItemFilter) -> Vec<(ItemId, RuleView)> {
-        let source = call.app.config_sync().rules().file_source();
+    fn file_items(call: &Call, filter: &ItemFilter, source: Option<&str>) -> Vec<(ItemId, RuleView)> {
         let rules = call.app.config_sync().rules().file_rules();
-        let rules = rules.iter().filter(|rule| matches(rule, filter));
-        rules.map(|rule| (ItemId::Rule(rule.name.to_string()), RuleView::of_file(rule, source))).collect()
+        let wanted = rules
+            .iter()
+            .filter(|(rule, from)| source.is_none_or(|source| source == *from) && matches(rule, filter));
+        wanted
+            .map(|(rule, from)| (ItemId::Rule(rule.name.to_string()), RuleView::of_file(rule, from)))
+            .collect()
     }
 }
 

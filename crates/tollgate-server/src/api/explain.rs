@@ -6,9 +6,10 @@ use serde::Serialize;
 use tollgate::algorithms::Outcome;
 use tollgate::counters::Effect;
 use tollgate::decision::LimitReport;
-use tollgate::explain::RuleExplanation;
+use tollgate::explain::{Explanation, RuleExplanation, describe_override};
 use tollgate::headers::retry_after_secs;
 use tollgate::identity::Scratch;
+use tollgate::rules::Action;
 use tollgate::{Decision, Id, Timestamp};
 use utoipa::ToSchema;
 
@@ -37,7 +38,7 @@ pub(crate) struct ExplainBody<'a> {
     /// When the cooldown of the client ends, in Unix seconds; absent without one. `rules` shows the counters regardless of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     cooldown_until: Option<u64>,
-    /// Every rule in order of evaluation.
+    /// Every rule in order of evaluation, then an override that replaces none of them.
     rules: Vec<RuleBody<'a>>,
 }
 
@@ -140,7 +141,11 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
         normalized_endpoint: resolved.request.endpoint.as_str(),
         next_allowed_at_us: explanation.next_allowed_at().map(Timestamp::as_micros),
         cooldown_until: explanation.cooldown_until().map(Timestamp::as_secs_ceil),
-        rules: rules.iter().map(|rule| rule_body(rule, decision)).collect(),
+        rules: rules
+            .iter()
+            .map(|rule| rule_body(rule, decision))
+            .chain(override_body(&explanation))
+            .collect(),
     };
     Ok(response::json(StatusCode::OK, &body))
 }
@@ -157,6 +162,22 @@ fn rule_body<'a>(explained: &RuleExplanation<'a>, decision: &Decision) -> RuleBo
         binding: decision.rule_name() == Some(&*rule.name),
         limits: explained.reports.iter().map(|report| limit_body(report, decision.now)).collect(),
     }
+}
+
+/// An override that replaces no rule, as a rule of a layer of its own.
+fn override_body(explanation: &Explanation) -> Option<RuleBody<'static>> {
+    let (name, reports) = explanation.override_beside_rules()?;
+    let decision = &explanation.decision;
+    Some(RuleBody {
+        name,
+        matched: true,
+        reason: format!("{} applies beside the rules", describe_override(name)),
+        action: Action::Reject.as_str(),
+        priority: 0,
+        layer: name,
+        binding: decision.rule_name() == Some(name),
+        limits: reports.iter().map(|report| limit_body(report, decision.now)).collect(),
+    })
 }
 
 fn limit_body(report: &LimitReport, now: Timestamp) -> LimitBody {

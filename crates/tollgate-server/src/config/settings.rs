@@ -59,8 +59,6 @@ pub struct Settings {
     pub rules: RuleSet,
     /// How identifiers are normalized.
     pub normalization: Normalization,
-    /// Whether `rules` is the built-in default, because none are configured.
-    pub has_built_in_default: bool,
     /// The sources, for a reload.
     pub(crate) source: Source,
 }

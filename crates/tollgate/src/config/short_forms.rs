@@ -12,7 +12,7 @@ use super::rule::{PRIORITY_MAX, id, method, network, pattern, some_of};
 use super::values::{integer, span, text, word};
 use crate::identity::Dimension;
 use crate::limit::{Algorithm, Limit, Window};
-use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
+use crate::rules::{Action, DEFAULT_RULE, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
 use crate::time::Span;
 
 /// The default limit.
@@ -24,21 +24,17 @@ const ENDPOINT: u32 = PRIORITY_MAX - 2;
 const TIER: u32 = PRIORITY_MAX - 1;
 const DEFAULT: u32 = PRIORITY_MAX;
 
-/// Reads the short forms. The built-in default applies if there are no `[[rules]]` (`alone`).
-pub(super) fn read(
-    fields: &mut TableReader<'_, '_>,
-    alone: bool,
-    names: &mut HashSet<Box<str>>,
-) -> Vec<Rule> {
+/// Reads the short forms, except the default.
+pub(super) fn read(fields: &mut TableReader<'_, '_>, names: &mut HashSet<Box<str>>) -> Vec<Rule> {
     let mut rules =
         fields.list_of_tables("exemptions", |one| read_unique(names, one, "value", read_exemption));
     rules.extend(fields.list_of_tables("endpoints", |one| read_unique(names, one, "pattern", read_endpoint)));
     rules.extend(fields.list_of_tables("tiers", |one| read_unique(names, one, "name", read_tier)));
-    rules.extend(read_default(fields, alone));
     rules
 }
 
-fn read_default(fields: &mut TableReader<'_, '_>, alone: bool) -> Option<Rule> {
+/// Reads the default. Without `default_limit` it is the built-in one, unless there are `others` that limit requests.
+pub(super) fn read_default(fields: &mut TableReader<'_, '_>, others: bool) -> Option<Rule> {
     let given = fields.has("default_limit");
     let requests = fields.read("default_limit", integer(0..=u32::MAX)).unwrap_or(DEFAULT_LIMIT);
     if !given && fields.has("default_window") {
@@ -46,7 +42,7 @@ fn read_default(fields: &mut TableReader<'_, '_>, alone: bool) -> Option<Rule> {
     }
     let window = fields.read("default_window", span).unwrap_or(DEFAULT_WINDOW);
     let algorithm = fields.read("default_algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
-    if !given && !alone {
+    if !given && others {
         if fields.has("default_algorithm") {
             fields.report("default_algorithm", "needs default_limit".to_owned());
         }
@@ -55,7 +51,7 @@ fn read_default(fields: &mut TableReader<'_, '_>, alone: bool) -> Option<Rule> {
     let window = Some(Window::Length(window));
     let parsed = LimitFields { algorithm, requests: Some(requests), window, burst: None, max_delay: None };
     let limit = build(fields, ["default_limit", "default_window", "default_window"], parsed)?;
-    Some(client_rule("default".to_owned(), DEFAULT, Matcher::default(), vec![limit]))
+    Some(client_rule(DEFAULT_RULE.to_owned(), DEFAULT, Matcher::default(), vec![limit]))
 }
 
 /// Reads an entry of `[[tiers]]` as the rule `tier:<name>`. Returns `None` if it has problems.

@@ -5,15 +5,17 @@
 //! 3. Matching rules are visited in order. `allow` ends the evaluation, but limits collected before it still apply.
 //!    `block` refuses. A limiting rule is collected unless an earlier rule occupies its layer. `log_only` rules
 //!    occupy no layer and refuse nothing.
-//! 4. An override replaces the limits of the first collected rule that counts the client. The order of precedence is:
-//!    the check, user and endpoint, API key, user. Without such a rule the override applies alone.
+//! 4. Overrides apply, the first of: the check, user and endpoint, API key, user. The first two replace the first
+//!    collected rule that counts the client. Limits of a key or user are charged once, in place of every collected
+//!    plan-level rule ([`Rule::is_plan_level`](super::Rule::is_plan_level)). An override that replaces no rule applies
+//!    beside the others.
 //!
 //! A decision visits only the candidates of the index; an explanation visits every rule.
 
 use smallvec::SmallVec;
 
 use super::compiled::CompiledRule;
-use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE};
+use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE, EndpointOverride};
 use super::plan::{CHARGES_MAX, ChargePlan, EvaluationEnd, RuleOutcome, no_rule};
 use super::rule::{Action, RuleLimit, counter_id};
 use super::set::RuleSet;
@@ -123,8 +125,7 @@ impl RuleSet {
         let plan = self.visit_candidates(&resolved.request, account_override.as_ref());
         let counts_client = |(charge, source): &(&Charge<'_>, &u32)| {
             let rule = self.compiled.get(**source as usize);
-            charge.effect == Effect::Enforce
-                && rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.is_id_of(client)))
+            charge.effect == Effect::Enforce && rule.is_none_or(|rule| rule.counts(client))
         };
         let first = plan.charges.charges.iter().zip(&plan.sources).find(counts_client);
         first.map(|(charge, _)| charge.limit.clone())
@@ -159,8 +160,9 @@ pub(super) struct Evaluation<'a, 'r> {
     shadows: usize,
     /// Whether the override of the check, or of user and endpoint, has been charged.
     is_overridden: bool,
-    /// The override of the key or the user, until it is charged.
+    /// The override of the key or the user.
     account_override: Option<&'r AccountOverride<'a>>,
+    is_account_charged: bool,
     client: Option<Client<'a>>,
     /// The charges that count the client, as a bit set.
     client_charges: u32,
@@ -176,6 +178,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             shadows: 0,
             is_overridden: false,
             account_override: None,
+            is_account_charged: false,
             client: request.client(),
             client_charges: 0,
         }
@@ -233,39 +236,43 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             return RuleOutcome::Collected;
         }
         self.layers.push(layer);
-        match self.client.filter(|client| rule.per.iter().any(|dimension| dimension.is_id_of(*client))) {
-            Some(client) if self.charge_override_instead(position, client) => {}
-            counted
-                if self.account_override.is_some()
-                    && self.charge_account_instead(position, rule, counted.is_some()) => {}
-            _ => self.charge_rule(position, rule, values.subject(), Effect::Enforce),
+        let client = self.client.filter(|client| rule.counts(*client));
+        let replaced_by = (client.and_then(|client| self.charge_override_instead(position, client)))
+            .or_else(|| self.charge_account_instead(position, rule, client.is_some()));
+        if let Some(namespace) = replaced_by {
+            return RuleOutcome::Replaced(namespace);
         }
+        self.charge_rule(position, rule, values.subject(), Effect::Enforce);
         RuleOutcome::Collected
     }
 
     /// Charges the override of the check, or else that of user and endpoint. Each replaces only one rule.
-    fn charge_override_instead(&mut self, position: u32, client: Client<'_>) -> bool {
+    fn charge_override_instead(&mut self, position: u32, client: Client<'_>) -> Option<&'static str> {
         if self.is_overridden {
-            return false;
+            return None;
         }
-        let found = self.check_override().or_else(|| self.configured_override());
-        if let Some(found) = found {
-            self.is_overridden = true;
-            self.charge_override(Some(position), client, found);
-        }
-        found.is_some()
+        let found = self.check_override().or_else(|| self.configured_override())?;
+        self.is_overridden = true;
+        self.charge_override(Some(position), client, found);
+        Some(found.namespace)
     }
 
-    /// Charges the override of the key or the user, if the rule counts the client, or that key or user. It replaces only
-    /// one rule.
-    fn charge_account_instead(&mut self, position: u32, rule: &CompiledRule, counts_client: bool) -> bool {
-        let counts_owner =
-            |own: &AccountOverride<'_>| rule.per.iter().any(|dimension| dimension.is_id_of(own.client));
-        let Some(own) = self.account_override.take_if(|own| counts_client || counts_owner(own)) else {
-            return false;
-        };
-        self.charge_account(Some(position), own);
-        true
+    /// Puts the override of the key or the user in the place of a plan-level rule that counts the client, or that key or
+    /// user. It is charged once, at the first such rule.
+    fn charge_account_instead(
+        &mut self,
+        position: u32,
+        rule: &CompiledRule,
+        counts_client: bool,
+    ) -> Option<&'static str> {
+        let own = self.account_override.filter(|_| rule.is_plan_level)?;
+        if !counts_client && !rule.counts(own.client) {
+            return None;
+        }
+        if !std::mem::replace(&mut self.is_account_charged, true) {
+            self.charge_account(Some(position), own);
+        }
+        Some(own.namespace)
     }
 
     fn check_override(&self) -> Option<EndpointOverride<'a>> {
@@ -371,7 +378,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             return;
         }
         let is_exhausted = self.plan.end == EvaluationEnd::Exhausted;
-        if is_exhausted && let Some(own) = self.account_override.take() {
+        if let Some(own) = self.account_override.filter(|_| is_exhausted && !self.is_account_charged) {
             return self.charge_account(None, own);
         }
         let configured = || self.configured_override().filter(|_| is_exhausted);
@@ -388,12 +395,4 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             self.charge_override(None, client, found);
         }
     }
-}
-
-/// An override that applies to one endpoint.
-#[derive(Copy, Clone)]
-struct EndpointOverride<'a> {
-    namespace: &'static str,
-    counter: CounterId,
-    limit: &'a Limit,
 }

@@ -6,6 +6,7 @@ use hashbrown::{Equivalent, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::rule::RuleLimit;
+use crate::counters::CounterId;
 use crate::endpoint::Endpoint;
 use crate::identity::{Id, Request};
 use crate::limit::{Algorithm, Limit, Window};
@@ -21,6 +22,14 @@ pub(crate) const CHECK_NAMESPACE: &str = "@check";
 pub(crate) const KEY_NAMESPACE: &str = "@key";
 /// Limits set for a user.
 pub(crate) const QUOTA_NAMESPACE: &str = "@quota";
+
+/// The override of one endpoint that applies to a request.
+#[derive(Copy, Clone)]
+pub(super) struct EndpointOverride<'a> {
+    pub(super) namespace: &'static str,
+    pub(super) counter: CounterId,
+    pub(super) limit: &'a Limit,
+}
 
 /// A limit for one user on one endpoint. Both must be normalized as the rule set normalizes requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

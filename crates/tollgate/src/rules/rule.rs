@@ -41,6 +41,46 @@ pub struct Rule {
     pub enabled: bool,
 }
 
+/// The name of the rule that `default_limit` and the built-in default become.
+pub const DEFAULT_RULE: &str = "default";
+
+impl Rule {
+    /// Whether the rule can refuse requests that exceed a limit.
+    pub fn enforces(&self) -> bool {
+        self.enabled && matches!(self.action, Action::Reject | Action::Throttle)
+    }
+
+    /// Whether the rule limits every client.
+    pub fn limits_every_client(&self) -> bool {
+        let is_any = |by: &Dimension| matches!(by, Dimension::Client | Dimension::Global);
+        self.enforces() && self.matches_every_request() && self.per.iter().all(is_any)
+    }
+
+    /// Whether the rule has no conditions. The pattern `/*` is none.
+    pub fn matches_every_request(&self) -> bool {
+        let Matcher { tiers, users, tenants, .. } = &self.when;
+        [tiers, users, tenants].iter().all(|values| values.is_empty()) && self.has_no_conditions_on_requests()
+    }
+
+    /// Whether the limits of a user or an API key take the place of this rule: it counts users, keys or clients, and no
+    /// condition on endpoint, method, address or descriptor makes it the protection of something else.
+    pub fn is_plan_level(&self) -> bool {
+        let is_plan = |by: &Dimension| {
+            matches!(by, Dimension::Client | Dimension::User | Dimension::ApiKey | Dimension::Tenant)
+        };
+        self.per.iter().all(is_plan) && self.has_no_conditions_on_requests()
+    }
+
+    /// Whether only tier, user and tenant decide what it matches.
+    fn has_no_conditions_on_requests(&self) -> bool {
+        let Matcher { tiers: _, users: _, tenants: _, endpoints, methods, ips, descriptors } = &self.when;
+        (endpoints.is_empty() || endpoints.iter().any(Pattern::is_everything))
+            && methods.is_empty()
+            && ips.is_empty()
+            && descriptors.is_empty()
+    }
+}
+
 /// A limit of a rule and the id of its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleLimit {

@@ -43,6 +43,7 @@ pub struct RuleSet {
     pub(super) nat64: bool,
     /// `None` if it would change nothing.
     pub(super) normalization: Option<Arc<Normalization>>,
+    has_built_in_default: bool,
     /// The key of the subject hashes: part of the snapshot, so that one request uses one seed.
     pub(crate) seed: Seed,
 }
@@ -88,8 +89,19 @@ impl RuleSet {
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
             nat64: false,
             normalization: None,
+            has_built_in_default: false,
             seed: Seed::random(),
         })
+    }
+
+    /// Marks the rule [`DEFAULT_RULE`](super::DEFAULT_RULE) as not configured.
+    pub(crate) fn with_built_in_default(self, has_built_in_default: bool) -> Self {
+        RuleSet { has_built_in_default, ..self }
+    }
+
+    /// Whether the rule [`DEFAULT_RULE`](super::DEFAULT_RULE) applies only because nothing else limits requests.
+    pub fn has_built_in_default(&self) -> bool {
+        self.has_built_in_default
     }
 
     /// Sets the prefix length by which IPv6 addresses are counted.

@@ -8,6 +8,7 @@ use tollgate::{ApiKey, Client, Request};
 use crate::{NOW, admitted, at, by_key, by_user, edit, id, known, limiter, look, new_key, per_hour};
 
 const BY_TIER: &str = r#"
+    default_limit = 100
     [[tiers]]
     name = "free"
     limit = 1

@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 use serde_json::json;
+use tollgate::Rule;
 use tollgate::config::Problems;
 
 use super::warnings::{Warning, warnings};
@@ -16,6 +17,9 @@ use crate::input::rule_file::RuleFile;
 use crate::output::format::plural;
 use crate::output::{Style, escape};
 use crate::{Exit, Output};
+
+const UNLIMITED: &str =
+    "clients that no rule matches are not limited: add a rule without conditions, or default_limit";
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<Exit, CliError> {
     match RuleFile::read_all_sections(path) {
@@ -35,12 +39,15 @@ fn report_valid(file: &RuleFile, output: &Output) -> io::Result<Exit> {
     let limits = rules.iter().map(|rule| rule.limits.len()).sum();
     let limiting = rules.iter().filter(|rule| rule.action.limits());
     let layers = limiting.map(|rule| &*rule.layer).collect::<BTreeSet<_>>().len();
+    let unlimited = Some(UNLIMITED).filter(|_| !file.is_import && leaves_clients_unlimited(rules));
     let json = || {
         let warning = |Warning { rule, reason }: &Warning| json!({"line": file.line(rule), "rule": rule, "reason": reason});
         json!({
             "file": file.path, "ok": true, "rules": rules.len(), "limits": limits, "layers": layers,
             "for": if file.is_import { "apply" } else { "serve" }, "problems": [],
-            "warnings": warnings.iter().map(warning).collect::<Vec<_>>(),
+            "warnings": warnings.iter().map(warning)
+                .chain(unlimited.map(|reason| json!({"line": null, "rule": null, "reason": reason})))
+                .collect::<Vec<_>>(),
         })
     };
     output.result(json, || {
@@ -50,12 +57,15 @@ fn report_valid(file: &RuleFile, output: &Output) -> io::Result<Exit> {
             let line = file.line(rule).map(|line| format!(":{line}")).unwrap_or_default();
             let _ = writeln!(text, "{}{line}: {label} rule {rule:?} {}", file.path, escape(reason));
         }
+        if let Some(reason) = unlimited {
+            let _ = writeln!(text, "{}: {label} {reason}", file.path);
+        }
         let _ = writeln!(
             text,
             "{}: {}, {}; {}, {} in {}{}",
             file.path,
             output.paint(Style::Good, "no errors"),
-            plural(warnings.len(), "warning"),
+            plural(warnings.len() + unlimited.iter().count(), "warning"),
             plural(rules.len(), "rule"),
             plural(limits, "limit"),
             plural(layers, "layer"),
@@ -63,6 +73,12 @@ fn report_valid(file: &RuleFile, output: &Output) -> io::Result<Exit> {
         );
         text
     })
+}
+
+/// Whether there are limits, but none without conditions. Then the built-in default does not apply, either.
+fn leaves_clients_unlimited(rules: &[Rule]) -> bool {
+    let mut limiting = rules.iter().filter(|rule| rule.enforces()).peekable();
+    limiting.peek().is_some() && !limiting.any(Rule::matches_every_request)
 }
 
 fn report_errors(path: &str, problems: &Problems, output: &Output) -> io::Result<Exit> {

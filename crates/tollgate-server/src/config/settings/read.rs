@@ -36,8 +36,6 @@ const KEY_SECRET_BYTES_MAX: u64 = 1_024;
 pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Option<Settings> {
     // First, because the rule set is compiled only if there are no errors so far: duplicate names must be reported.
     let rules = read_rules(fields);
-    let has_rules = fields.has("rules") && !fields.has_empty_list("rules");
-    let has_built_in_default = !has_rules && !fields.has("default_limit");
     let server = fields.table("server", read_server).unwrap_or_default();
     let largest_log = rules.as_ref().and_then(largest_log);
     let counters = fields.table("counters", |fields| read_counters(fields, largest_log)).unwrap_or_default();
@@ -60,7 +58,6 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         log,
         rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64),
         normalization,
-        has_built_in_default,
         source,
     })
 }
