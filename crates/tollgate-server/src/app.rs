@@ -66,6 +66,10 @@ pub(crate) struct Reloadable {
     /// The families of rate-limit headers in responses.
     pub(crate) profiles: Vec<HeaderProfile>,
     pub(crate) overrides: OverridePolicy,
+    /// Whether unknown fields of a check are errors (`api.strict`).
+    pub(crate) strict_checks: bool,
+    /// Whether unknown tiers are errors (`identity.unknown_tier`).
+    pub(crate) rejects_unknown_tiers: bool,
     /// Absent without `[callers]`.
     pub(crate) callers: Option<CallerLimiter>,
 }
@@ -79,6 +83,8 @@ impl Reloadable {
                 requests_max: settings.auth.override_max,
             },
             authenticator: Authenticator::new(&settings.auth, admin_key),
+            strict_checks: settings.strict_checks,
+            rejects_unknown_tiers: settings.rejects_unknown_tiers,
             profiles: settings.server.headers.clone(),
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
         }
@@ -197,13 +203,14 @@ impl App {
     }
 
     /// Decides the checks of one caller with the rules in force now.
-    pub(crate) fn checker<'a>(&'a self, caller: &'a Caller, overrides: OverridePolicy) -> Checker<'a> {
+    pub(crate) fn checker<'a>(&'a self, caller: &'a Caller, settings: &Reloadable) -> Checker<'a> {
         Checker {
             snapshot: self.limiter.snapshot(),
             metrics: self.metrics(),
             key_secret: self.config_sync.has_keys().then(|| self.config_sync.secret()),
             caller,
-            overrides,
+            overrides: settings.overrides,
+            rejects_unknown_tiers: settings.rejects_unknown_tiers,
             now: self.now(),
         }
     }

@@ -7,7 +7,7 @@ use crate::output::toml;
 use crate::{CliError, Exit, Output};
 
 /// The order of the sections.
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "enabled",
     "on_store_failure",
     "server",
@@ -16,6 +16,7 @@ const SECTIONS: [&str; 11] = [
     "auth",
     "callers",
     "log",
+    "api",
     "identity",
     "progressive_penalties",
     "rules",

@@ -98,6 +98,7 @@ pub(crate) async fn apply(
     edits: &[ItemEdit],
     conflict: ConflictError,
 ) -> Result<Applied, ApiError> {
+    warnings::reject_unknown_tiers(call, edits)?;
     let database = database(call)?;
     let mut attempt = 1;
     loop {
@@ -144,6 +145,7 @@ pub(crate) async fn plan(
     edits: &[ItemEdit],
     conflict: ConflictError,
 ) -> Result<Vec<ItemChange>, ApiError> {
+    warnings::reject_unknown_tiers(call, edits)?;
     let database = database(call)?;
     check_rules(call, &database, edits).await?;
     database.dry_run(edits).await.map_err(|error| failed(error, conflict))

@@ -15,8 +15,8 @@ use utoipa::ToSchema;
 
 use super::check::CheckBody;
 use super::decision::DecisionBody;
+use crate::check::warnings::Warnings;
 use crate::http::error::ApiError;
-use crate::http::json;
 use crate::http::response;
 use crate::http::{CHECK_BYTES_MAX, Call, Response};
 
@@ -118,10 +118,12 @@ pub(crate) struct LimitBody {
 )]
 pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
-    let check: CheckBody<'_> = json::parse(&body)?;
+    let mut warnings = Warnings::default();
+    let check = CheckBody::parse(&body, call.settings.strict_checks, &mut warnings)?;
     let (checker, check) = (call.checker(), check.request());
-    let resolved = checker.resolve(&check)?;
+    let resolved = checker.resolve(&check, &mut warnings)?;
     let request = resolved.request();
+    checker.warn_of_account_tier(&request, &mut warnings);
     let explanation = checker.explain(&request).await;
     let decision = &explanation.decision;
     let rules = explanation.rules(&request);
@@ -135,7 +137,7 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
         blocked: decision.block().map(|block| block.kind.as_str()),
     };
     let body = ExplainBody {
-        decision: DecisionBody::new(decision),
+        decision: DecisionBody::new(decision).with_warnings(&warnings),
         client: resolved.request.client().map(|client| client.to_string()),
         account,
         normalized_endpoint: resolved.request.endpoint.as_str(),

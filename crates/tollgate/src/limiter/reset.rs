@@ -19,8 +19,8 @@ pub struct Reset {
 impl<S: CounterStore + CounterAdmin, R: RecordSink> LimiterSnapshot<'_, S, R> {
     /// Clears the counters and the penalty record of the request's client.
     ///
-    /// If the request carries a limit override, the counter of that window and algorithm is cleared too, whatever its
-    /// size.
+    /// The counters of overrides sent with checks are cleared too, whatever their size: those of every algorithm with the
+    /// windows in force and, if the request carries an override, the one of its window and algorithm.
     ///
     /// # Errors
     /// When the store, or a part of it, is unreachable; nothing has changed then. If it becomes unreachable during the
@@ -41,8 +41,9 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> LimiterSnapshot<'_, S, R> {
         recorded: impl Future<Output = Result<(), E>>,
     ) -> Result<Reset, E> {
         let (limiter, rules) = (self.limiter, &self.rules);
+        let check_overrides = rules.check_overrides(request);
         let mut scratch = Scratch::default();
-        let (charges, skipped) = rules.charges_of_client(request, &mut scratch);
+        let (charges, skipped) = rules.charges_of_client(request, &check_overrides, &mut scratch);
         limiter.counters.verify_reset(&charges).await?;
         recorded.await?;
         let reset = limiter.counters.reset(&charges).await;

@@ -17,12 +17,12 @@ use smallvec::SmallVec;
 use super::compiled::CompiledRule;
 use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE, EndpointOverride};
 use super::plan::{CHARGES_MAX, ChargePlan, EvaluationEnd, RuleOutcome, no_rule};
-use super::rule::{Action, RuleLimit, counter_id};
+use super::rule::{Action, RuleLimit};
 use super::set::RuleSet;
 use crate::accounts::{AccountOverride, ResolvedRequest};
 use crate::counters::{Charge, CounterId, Effect, PenaltyCharge};
 use crate::identity::{Client, Dimension, Request, Scratch, Subject, SubjectHasher, Tenant, tag};
-use crate::limit::{Limit, LimitError, LimitOverride};
+use crate::limit::{Algorithm, Limit, LimitError, LimitOverride};
 use crate::time::Timestamp;
 
 impl RuleSet {
@@ -119,22 +119,52 @@ impl RuleSet {
     }
 
     /// The limit that an override sent with the request replaces: the first one that counts the request's client.
-    ///
-    /// It depends on the rules and the account alone, not on counters, cooldowns or blocks of the account. A rule that
-    /// blocks ends the evaluation here too.
     pub fn limit_in_force(&self, request: &Request<'_>) -> Option<Limit> {
+        self.limits_in_force(request).into_iter().next()
+    }
+
+    /// Whether the values sent with a check are those of a limit in force. Then they override nothing.
+    pub fn is_in_force(&self, request: &Request<'_>, sent: &LimitOverride) -> bool {
+        self.limits_in_force(request).iter().any(|limit| sent.equals(limit))
+    }
+
+    /// One limit for each counter that checks with an override of the limits in force may have charged: every algorithm
+    /// with the windows in force. The numbers of requests mean nothing.
+    pub(crate) fn check_overrides(&self, request: &Request<'_>) -> Vec<Limit> {
+        let mut found: Vec<Limit> = Vec::new();
+        for limit in self.limits_in_force(request) {
+            let with = |algorithm| LimitOverride {
+                algorithm: Some(algorithm),
+                requests: Some(1),
+                ..LimitOverride::default()
+            };
+            let all = Algorithm::ALL.into_iter().filter_map(|one| with(one).complete(Some(&limit)).ok());
+            for one in all {
+                if !found.contains(&one) {
+                    found.push(one);
+                }
+            }
+        }
+        found
+    }
+
+    /// The limits that count the request's client.
+    ///
+    /// They depend on the rules and the account alone, not on counters, cooldowns or blocks of the account. A rule that
+    /// blocks ends the evaluation here too.
+    fn limits_in_force(&self, request: &Request<'_>) -> SmallVec<[Limit; 2]> {
         let request = Request { limit_override: None, ..request.clone() };
         let mut scratch = Scratch::default();
         let resolved = self.resolve(&request, &mut scratch);
-        let client = resolved.request.client()?;
+        let Some(client) = resolved.request.client() else { return SmallVec::new() };
         let account_override = self.account_override(&resolved);
         let plan = self.visit_candidates(&resolved.request, account_override.as_ref());
         let counts_client = |(charge, source): &(&Charge<'_>, &u32)| {
             let rule = self.compiled.get(**source as usize);
             charge.effect == Effect::Enforce && rule.is_none_or(|rule| rule.counts(client))
         };
-        let first = plan.charges.charges.iter().zip(&plan.sources).find(counts_client);
-        first.map(|(charge, _)| charge.limit.clone())
+        let charges = plan.charges.charges.iter().zip(&plan.sources).filter(counts_client);
+        charges.map(|(charge, _)| charge.limit.clone()).collect()
     }
 
     /// The override of the key or the user, unless an override of higher precedence applies.
@@ -282,9 +312,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
     }
 
     fn check_override(&self) -> Option<EndpointOverride<'a>> {
-        let limit = self.request.limit_override?;
-        let counter = counter_id(CHECK_NAMESPACE, limit);
-        Some(EndpointOverride { namespace: CHECK_NAMESPACE, counter, limit })
+        self.request.limit_override.map(EndpointOverride::of_check)
     }
 
     fn configured_override(&self) -> Option<EndpointOverride<'a>> {
@@ -393,11 +421,14 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         }
     }
 
-    /// Charges both overrides of the client on the endpoint, whichever would apply.
-    pub(super) fn charge_every_override(&mut self) {
+    /// Charges the overrides of the client on the endpoint, whichever would apply, and `more` as those of earlier checks.
+    pub(super) fn charge_every_override(&mut self, more: &'a [Limit]) {
         self.is_overridden = true;
         let Some(client) = self.client else { return };
-        for found in [self.check_override(), self.configured_override()].into_iter().flatten() {
+        let sent = self.check_override();
+        let earlier = more.iter().map(EndpointOverride::of_check);
+        let earlier = earlier.filter(|one| sent.is_none_or(|sent| sent.counter != one.counter));
+        for found in sent.into_iter().chain(self.configured_override()).chain(earlier) {
             self.charge_override(None, client, found);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hashbrown::{Equivalent, HashMap};
 use serde::{Deserialize, Serialize};
 
-use super::rule::RuleLimit;
+use super::rule::{RuleLimit, counter_id};
 use crate::counters::CounterId;
 use crate::endpoint::Endpoint;
 use crate::identity::{Id, Request};
@@ -29,6 +29,13 @@ pub(super) struct EndpointOverride<'a> {
     pub(super) namespace: &'static str,
     pub(super) counter: CounterId,
     pub(super) limit: &'a Limit,
+}
+
+impl<'a> EndpointOverride<'a> {
+    /// A limit sent with a check.
+    pub(super) fn of_check(limit: &'a Limit) -> Self {
+        EndpointOverride { namespace: CHECK_NAMESPACE, counter: counter_id(CHECK_NAMESPACE, limit), limit }
+    }
 }
 
 /// A limit for one user on one endpoint. Both must be normalized as the rule set normalizes requests.

@@ -53,6 +53,8 @@ pub struct RuleSet {
     pub(super) index: Arc<Index>,
     /// The rule and the position of the limit behind each counter id.
     counters: Arc<HashMap<CounterId, (u32, u32)>>,
+    /// The tiers in the conditions of the rules.
+    tiers: Arc<HashSet<Box<str>>>,
     pub(crate) penalties: Option<PenaltyPolicy>,
     pub(crate) overrides: Arc<Overrides>,
     pub(super) accounts: Arc<Accounts>,
@@ -101,6 +103,7 @@ impl RuleSet {
             rules.iter().any(|rule| rule.when.tiers.iter().any(|tier| **tier == *ANONYMOUS_TIER));
         let set = RuleSet {
             counters: Arc::new(by_counter(&rules)),
+            tiers: Arc::new(rules.iter().flat_map(|rule| &rule.when.tiers).cloned().collect()),
             rules: rules.into(),
             compiled,
             layers,
@@ -212,6 +215,11 @@ impl RuleSet {
     pub(crate) fn limit_of(&self, counter: CounterId) -> Option<&Limit> {
         let (rule, limit) = *self.counters.get(&counter)?;
         Some(&self.rules.get(rule as usize)?.limits.get(limit as usize)?.limit)
+    }
+
+    /// Whether a rule names this tier. No rule with a tier condition applies to clients of any other tier.
+    pub fn names_tier(&self, tier: &str) -> bool {
+        self.tiers.contains(tier)
     }
 
     /// The limits set for single users and endpoints.

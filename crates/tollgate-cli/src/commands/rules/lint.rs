@@ -11,7 +11,7 @@ use serde_json::json;
 use tollgate::Rule;
 use tollgate::config::Problems;
 
-use super::warnings::{Warning, warnings};
+use super::warnings::{Warning, no_limit_without_tier, warnings};
 use crate::error::{CliError, ProblemLines, problem_json};
 use crate::input::rule_file::RuleFile;
 use crate::output::format::plural;
@@ -35,7 +35,11 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<Exit, CliError> {
 
 fn report_valid(file: &RuleFile, output: &Output) -> io::Result<Exit> {
     let rules = file.set.rules();
-    let warnings = warnings(rules);
+    let mut warnings = warnings(rules);
+    // What a server has beside the items of an import is unknown here.
+    if !file.is_import {
+        warnings.extend(no_limit_without_tier(rules));
+    }
     let limits = rules.iter().map(|rule| rule.limits.len()).sum();
     let limiting = rules.iter().filter(|rule| rule.action.limits());
     let layers = limiting.map(|rule| &*rule.layer).collect::<BTreeSet<_>>().len();

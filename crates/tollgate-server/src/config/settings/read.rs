@@ -46,6 +46,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     let identity = fields.table("identity", read_identity);
     let identity = identity.unwrap_or_default();
     let rules = rules.map(|rules| identity.apply_to(rules));
+    let strict_checks = fields.table("api", |fields| fields.read("strict", boolean).unwrap_or(false));
     let flags = &source.flags;
     Some(Settings {
         listen: flags.listen.or(server.listen).unwrap_or_else(listen_default),
@@ -57,6 +58,8 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         auth,
         callers,
         log,
+        strict_checks: strict_checks.unwrap_or(false),
+        rejects_unknown_tiers: identity.rejects_unknown_tiers,
         rules: rules?,
         normalization: identity.normalization,
         source,
@@ -67,7 +70,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
 pub(super) fn rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     let rules = read_rules(fields);
     let identity = fields.table("identity", read_identity).unwrap_or_default();
-    for section in ["server", "counters", "database", "auth", "callers", "log"] {
+    for section in ["server", "counters", "database", "auth", "callers", "log", "api"] {
         fields.skip(section);
     }
     Some(identity.apply_to(rules?).with_normalization(identity.normalization))
@@ -342,6 +345,7 @@ struct Identity {
     nat64: bool,
     normalization: Normalization,
     default_tier: Option<Box<str>>,
+    rejects_unknown_tiers: bool,
 }
 
 impl Default for Identity {
@@ -351,6 +355,7 @@ impl Default for Identity {
             nat64: false,
             normalization: Normalization::EXACT,
             default_tier: None,
+            rejects_unknown_tiers: false,
         }
     }
 }
@@ -369,5 +374,7 @@ fn read_identity(fields: &mut TableReader<'_, '_>) -> Identity {
         nat64: fields.read("nat64", boolean).unwrap_or(false),
         normalization: read_normalization(fields),
         default_tier: fields.read("default_tier", id),
+        rejects_unknown_tiers: (fields.read("unknown_tier", word(&[("warn", false), ("reject", true)])))
+            .unwrap_or(false),
     }
 }

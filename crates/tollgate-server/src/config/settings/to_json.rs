@@ -47,6 +47,7 @@ impl Settings {
             "auth": self.auth_json(),
             "callers": self.callers_json(),
             "log": { "format": self.log.format.as_str(), "level": self.log.filter },
+            "api": { "strict": self.strict_checks },
             "identity": identity_json(self),
             "progressive_penalties": self.rules.penalties().map(penalties_json),
             "rules": rules_json(&self.rules),
@@ -120,6 +121,7 @@ fn identity_json(settings: &Settings) -> Json {
         },
         "ignore_path_case": normalization.ignore_path_case,
         "head": normalization.head.as_str(),
+        "unknown_tier": if settings.rejects_unknown_tiers { "reject" } else { "warn" },
     })
 }
 
