@@ -4,17 +4,12 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::audit::Audit;
 use crate::commands::completions::Completions;
-use crate::commands::config::Config;
 use crate::commands::inspect::Inspect;
-use crate::commands::keys::Keys;
 use crate::commands::man::Man;
 use crate::commands::migrate::Migrate;
-use crate::commands::quotas::Quotas;
 use crate::commands::request_args::{RequestArgs, TargetArgs};
-use crate::commands::rules::Rules;
 use crate::commands::serve::SettingsFlags;
-use crate::commands::tiers::Tiers;
-use crate::commands::users::Users;
+use crate::commands::{config, keys, quotas, rules, tiers, users};
 use crate::input::connection::ConnectionArgs;
 use crate::output::Color;
 
@@ -115,19 +110,69 @@ Examples:
   tollgate inspect api_key:K --tier pro --json")]
     Inspect(Inspect),
     /// Lint and test rule files offline; manage the rules of a server (requires a key)
-    Rules(Rules),
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  tollgate rules lint rules.toml                 report errors, offline
+  tollgate rules test rules.toml tests.toml      test rules against sample requests, offline
+  tollgate rules list                            list the rules of the server
+  tollgate rules diff rules/*.toml               show what apply would change
+  tollgate rules apply rules/*.toml --prune      make the server's rules match the files"
+    )]
+    Rules(rules::Command),
     /// Manage tiers (requires a key)
-    Tiers(Tiers),
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  tollgate tiers list
+  tollgate tiers put premium --limit 1000 --window 1m
+  tollgate tiers delete trial"
+    )]
+    Tiers(tiers::Command),
     /// Manage per-user quotas (requires a key)
-    Quotas(Quotas),
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  tollgate quotas list --tier pro
+  tollgate quotas set alice --tier pro --requests-per-day 50000
+  tollgate quotas delete alice"
+    )]
+    Quotas(quotas::Command),
     /// Block and unblock users, keys, tenants and networks (requires a key)
-    Users(Users),
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  tollgate users block alice --reason 'scraping' --until 24h
+  tollgate users unblock alice
+  tollgate users blocked"
+    )]
+    Users(users::Command),
     /// Create, list, rotate and revoke API keys (requires a key)
-    Keys(Keys),
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  tollgate keys create 'checkout service' --scope check
+  tollgate keys list --user alice
+  tollgate keys rotate 4kq2mz7ehv3xw5ta --overlap 24h
+  tollgate keys revoke 4kq2mz7ehv3xw5ta"
+    )]
+    Keys(keys::Command),
     /// Show the audit log (requires a key)
     Audit(Audit),
     /// Print the effective settings
-    Config(Config),
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  tollgate config show
+  tollgate config show --config tollgate.toml"
+    )]
+    Config(config::Command),
     /// Print shell completions
     Completions(Completions),
     /// Print the manual page, or write one page per command

@@ -13,18 +13,10 @@ pub(crate) mod toml;
 
 use std::io::{self, IsTerminal, Write};
 
-use clap::ValueEnum;
+pub(crate) use clap::ColorChoice as Color;
 use serde_json::Value;
 
 use crate::Exit;
-
-/// When to use colors. The variants have no doc comments, because clap would print each on its own line.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Color {
-    Auto,
-    Always,
-    Never,
-}
 
 /// The meaning of a piece of text, which decides its color.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -73,11 +65,7 @@ impl Output {
 
     /// Prints a server's response: with `--json` its body unchanged, otherwise `text`.
     pub(crate) fn response(&self, body: &str, text: impl FnOnce() -> String) -> io::Result<Exit> {
-        if self.json {
-            self.text(&format!("{}\n", body.trim_end()))?
-        } else {
-            self.text(&text())?
-        }
+        self.text(&if self.json { format!("{}\n", body.trim_end()) } else { text() })?;
         Ok(Exit::Ok)
     }
 
@@ -119,6 +107,14 @@ impl Output {
     /// Prints a warning to standard error.
     pub(crate) fn warning(&self, text: &str) {
         self.message(Style::Warning, "warning:", text);
+    }
+
+    /// Prints the warnings of a server's response to standard error; with `--json` they are in the response.
+    pub(crate) fn warnings(&self, body: &Value) {
+        let warnings = body["warnings"].as_array().filter(|_| !self.json);
+        for warning in warnings.into_iter().flatten().filter_map(Value::as_str) {
+            self.warning(warning);
+        }
     }
 
     /// Prints an error to standard error.

@@ -1,8 +1,7 @@
 //! The parts of the running service, and the settings that a reload replaces. Parts do not know `App`.
 
-use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,7 +9,9 @@ use arc_swap::ArcSwap;
 use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
 use tollgate::{Limiter, RuleSet, Seed, Timestamp};
+use tollgate_stores::counters::{Counters, StoreState};
 
+use crate::ServiceLimiter;
 use crate::api::batch_check::BodyBudget;
 use crate::auth::api_keys::KeySecret;
 use crate::auth::caller_limits::CallerLimiter;
@@ -22,7 +23,6 @@ use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
 use crate::config::settings::Settings;
 use crate::config::sync::{ConfigSync, FileRules, SyncParts};
-use crate::counters::{Counters, ServiceLimiter, StoreState};
 use crate::http::request_id::RequestIds;
 use crate::listener::ConnectionStats;
 use crate::records::Records;
@@ -49,8 +49,7 @@ pub(crate) struct App {
     /// Absent without a configuration file.
     reload: OnceLock<ReloadHandle>,
     draining: AtomicBool,
-    snapshot_failures: AtomicU64,
-    persistence_status: Arc<PersistenceStatus>,
+    persistence: Arc<PersistenceStatus>,
     connections: Arc<ConnectionStats>,
     admin_key: Box<str>,
     idempotency: IdempotencyStore,
@@ -67,6 +66,10 @@ pub(crate) struct Reloadable {
     /// The families of rate-limit headers in responses.
     pub(crate) profiles: Vec<HeaderProfile>,
     pub(crate) overrides: OverridePolicy,
+    /// Whether unknown fields of a check are errors (`api.strict`).
+    pub(crate) strict_checks: bool,
+    /// Whether unknown tiers are errors (`identity.unknown_tier`).
+    pub(crate) rejects_unknown_tiers: bool,
     /// Absent without `[callers]`.
     pub(crate) callers: Option<CallerLimiter>,
 }
@@ -80,6 +83,8 @@ impl Reloadable {
                 requests_max: settings.auth.override_max,
             },
             authenticator: Authenticator::new(&settings.auth, admin_key),
+            strict_checks: settings.strict_checks,
+            rejects_unknown_tiers: settings.rejects_unknown_tiers,
             profiles: settings.server.headers.clone(),
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
         }
@@ -88,25 +93,26 @@ impl Reloadable {
 
 impl App {
     pub(crate) fn new(
-        settings: Settings,
+        settings: &Settings,
         counters: Counters,
         seed: Seed,
         secrets: Secrets<'_>,
         clock: Clock,
         connections: Arc<ConnectionStats>,
+        persistence: Arc<PersistenceStatus>,
     ) -> Arc<Self> {
         let Secrets { admin_key, key_secret } = secrets;
-        let live = Reloadable::new(&settings, settings.listen, admin_key, None);
-        let records = Records::new(&settings.rules);
+        let live = Reloadable::new(settings, settings.listen, admin_key, None);
+        let rules = settings.rule_set();
+        let records = Records::new(&rules);
         Arc::new(App {
-            config_sync: Arc::new(ConfigSync::new(&settings, key_secret)),
+            config_sync: Arc::new(ConfigSync::new(settings, key_secret)),
             auth_throttle: AuthThrottle::default(),
             clock,
             live: ArcSwap::from_pointee(live),
             reload: OnceLock::new(),
             draining: AtomicBool::new(false),
-            snapshot_failures: AtomicU64::new(0),
-            persistence_status: Arc::default(),
+            persistence,
             connections,
             admin_key: admin_key.into(),
             idempotency: IdempotencyStore::new(counters.redis().cloned()),
@@ -114,7 +120,7 @@ impl App {
             batch_bodies: BodyBudget::default(),
             request_ids: RequestIds::new(Seed::random()),
             limiter: Arc::new(
-                Limiter::with_records(settings.rules, counters, records, seed)
+                Limiter::with_records(rules, counters, records, seed)
                     .with_fallback_bounds(settings.counters.bounds()),
             ),
             body_timeout: settings.server.body_timeout,
@@ -128,7 +134,7 @@ impl App {
         let counters = Counters::Memory(tollgate::MemoryCounters::default());
         let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
         let settings = Settings::from_toml(settings).unwrap();
-        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
+        App::new(&settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
     }
 
     pub(crate) fn shared_limiter(&self) -> &Arc<ServiceLimiter> {
@@ -180,7 +186,6 @@ impl App {
             limiter: Arc::clone(&self.limiter),
             clock: self.clock,
             data_dir,
-            persistence_status: Arc::clone(&self.persistence_status),
         }
     }
 
@@ -198,13 +203,14 @@ impl App {
     }
 
     /// Decides the checks of one caller with the rules in force now.
-    pub(crate) fn checker<'a>(&'a self, caller: &'a Caller, overrides: OverridePolicy) -> Checker<'a> {
+    pub(crate) fn checker<'a>(&'a self, caller: &'a Caller, settings: &Reloadable) -> Checker<'a> {
         Checker {
             snapshot: self.limiter.snapshot(),
             metrics: self.metrics(),
             key_secret: self.config_sync.has_keys().then(|| self.config_sync.secret()),
             caller,
-            overrides,
+            overrides: settings.overrides,
+            rejects_unknown_tiers: settings.rejects_unknown_tiers,
             now: self.now(),
         }
     }
@@ -250,14 +256,14 @@ impl App {
         self.config_sync.replace_file(FileRules::new(settings), |rules| self.replace_rules(rules))?;
         let live = Reloadable::new(settings, self.listen, &self.admin_key, Some(&self.live()));
         self.live.store(Arc::new(live));
-        // Accounts are stored under ids normalized by the old settings.
+        // Another normalization takes effect when the items of the database are loaded again.
         self.config_sync.poll_now();
         Ok(())
     }
 
     /// Replaces the rules in force.
     pub(crate) fn replace_rules(&self, rules: RuleSet) {
-        self.metrics().apply_rules(&rules, self.now());
+        self.metrics().apply_rules(&rules);
         self.limiter.replace_rules(rules);
     }
 
@@ -278,21 +284,8 @@ impl App {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Notes how it went to save the counters.
-    pub(crate) fn record_counters_saved(&self, saved: &io::Result<()>) {
-        if saved.is_err() {
-            self.snapshot_failures.fetch_add(1, Ordering::Relaxed);
-        }
-        self.persistence_status.record_counters(saved);
-    }
-
-    pub(crate) fn persistence_status(&self) -> &PersistenceStatus {
-        &self.persistence_status
-    }
-
-    /// Counter snapshots that could not be written.
-    pub(crate) fn snapshot_failures(&self) -> u64 {
-        self.snapshot_failures.load(Ordering::Relaxed)
+    pub(crate) fn persistence(&self) -> &PersistenceStatus {
+        &self.persistence
     }
 
     /// All metrics as OpenMetrics text.
@@ -305,7 +298,7 @@ impl App {
             idempotency: &self.idempotency,
             connections: &self.connections,
             reload: self.reload(),
-            snapshot_failures: self.snapshot_failures(),
+            persistence: &self.persistence,
         })
     }
 }

@@ -4,7 +4,9 @@ pub(crate) mod alerts;
 pub(crate) mod api_keys;
 mod authenticator;
 pub(crate) mod caller_limits;
+mod error;
 pub(crate) mod scope;
 pub(crate) mod throttle;
 
 pub(crate) use self::authenticator::{Access, AuthParts, Authenticator, Caller};
+pub(crate) use self::error::AuthError;

@@ -20,9 +20,6 @@ mod admin;
 // Protocol-neutral: a CheckRequest becomes a Decision; batches, idempotency.
 mod check;
 
-// The choice between counters in memory and on Redis.
-mod counters;
-
 // What is recorded of decisions: metrics, usage, traffic sample.
 mod records;
 
@@ -41,6 +38,9 @@ pub mod runtime;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 
-pub use self::admin::body::toml_to_json;
+pub use self::admin::body::document_values;
 pub use self::admin::import::check_import;
 pub use self::admin::rules::rule_view;
+
+/// The limiter of this service.
+type ServiceLimiter = tollgate::Limiter<tollgate_stores::counters::Counters, records::Records>;

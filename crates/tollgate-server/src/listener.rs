@@ -54,18 +54,6 @@ pub struct ConnectionStats {
     pub accept_errors: AtomicU64,
 }
 
-impl ConnectionStats {
-    /// Connections open now.
-    pub fn open(&self) -> u64 {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    /// Connections closed on arrival because of a connection limit.
-    pub fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
-    }
-}
-
 /// The result of draining.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct DrainReport {
@@ -196,16 +184,17 @@ impl Drop for Open<'_> {
 
 async fn drain(policy: &ConnectionPolicy, mut gone: mpsc::Receiver<()>, timeout: Duration) -> DrainReport {
     let started = Instant::now();
-    let open = policy.stats.open();
+    let open = || policy.stats.open.load(Ordering::Relaxed);
+    let open_before = open();
     policy.enter(Stage::Draining);
     let mut aborted = 0;
     if tokio::time::timeout(timeout, gone.recv()).await.is_err() {
-        aborted = policy.stats.open();
+        aborted = open();
         warn!(aborted, "aborting connections that did not finish within drain_timeout");
         policy.enter(Stage::Aborting);
         let _ = tokio::time::timeout(ABORT_GRACE, gone.recv()).await;
     }
-    let report = DrainReport { open, aborted, took: started.elapsed() };
-    info!(open, aborted, took = ?report.took, "connections drained");
+    let report = DrainReport { open: open_before, aborted, took: started.elapsed() };
+    info!(open = report.open, aborted, took = ?report.took, "connections drained");
     report
 }

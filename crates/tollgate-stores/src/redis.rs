@@ -21,6 +21,7 @@ mod url;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join;
@@ -32,14 +33,14 @@ pub use self::connection::server::ServerStats;
 pub use self::fleet::Fleet;
 pub use self::fleet::idempotency::{IdempotencyLock, IdempotencyLocks};
 pub use self::health::server_info::ServerInfo;
-pub use self::script::keys::SCHEMA;
 pub use self::settings::{Address, Login, RedisSettings, Secret, Tls, Topology, VIRTUAL_NODES_DEFAULT};
 pub use self::url::{ServerUrl, UrlError};
 
 use self::connection::error::Fault;
 use self::decide::Decider;
+use self::decide::join_state::JoinState;
 use self::decide::penalty_list::PenaltyList;
-use self::decide::schema::Schema;
+use self::decide::refusal_cache::RefusalCache;
 use self::fleet::pubsub::Subscriber;
 use self::fleet::reconcile::Reconciler;
 use self::fleet::resets::Resets;
@@ -57,7 +58,7 @@ pub struct RedisCounters(Arc<Parts>);
 struct Parts {
     timeout: Duration,
     shards: Arc<ShardMap>,
-    schema: Arc<Schema>,
+    join_state: Arc<JoinState>,
     decider: Arc<Decider>,
     penalties: Arc<PenaltyList>,
     resets: Arc<Resets>,
@@ -97,30 +98,29 @@ impl RedisCounters {
         let shards = ShardMap::open(settings).map_err(|fault| RedisSettingsError(fault.to_string()))?;
         let shards = Arc::new(shards);
         let background = BackgroundCalls::new(Arc::clone(&shards));
-        let schema = Arc::new(Schema::new(Arc::clone(&shards), settings.schema));
-        let health = Arc::new(Health::new(Arc::clone(&shards), Arc::clone(&schema)));
+        let join_state = Arc::new(JoinState::new(Arc::clone(&shards)));
+        let health = Arc::new(Health::new(Arc::clone(&shards), Arc::clone(&join_state)));
         let penalties = Arc::new(PenaltyList::new(Arc::clone(&shards), background.clone()));
         let decider = Arc::new(Decider::new(
             settings,
             Arc::clone(&shards),
-            Arc::clone(&schema),
+            Arc::clone(&join_state),
             background,
             Arc::clone(&penalties),
         ));
         let resets = Arc::new(Resets::new(
             Arc::clone(&shards),
-            Arc::clone(&schema),
+            Arc::clone(&join_state),
             Arc::clone(&decider),
             Arc::clone(&health),
             Arc::clone(&penalties),
         ));
-        let fleet = Fleet::new(&shards, &schema, Arc::clone(&decider), &health, Arc::clone(&resets));
+        let fleet = Fleet::new(&shards, &join_state, Arc::clone(&decider), &health, Arc::clone(&resets));
         let fleet = Arc::new(fleet);
-        let server_info = Arc::new(ServerInfoPoller::new(Arc::clone(&shards), Arc::clone(&schema)));
+        let server_info = Arc::new(ServerInfoPoller::new(Arc::clone(&shards), Arc::clone(&join_state)));
 
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&fleet).run_heartbeat());
-        tasks.spawn(Arc::clone(&fleet).run_replication());
         let (subscribed, resets_seen) = (Arc::clone(&fleet), Arc::clone(&resets));
         let connect_timeout = settings.connect_timeout;
         tasks.spawn(Subscriber::new(Arc::clone(&shards), subscribed, resets_seen, connect_timeout).run());
@@ -130,10 +130,10 @@ impl RedisCounters {
 
         Ok(RedisCounters(Arc::new(Parts {
             timeout: settings.timeout,
-            reconciler: Reconciler::new(Arc::clone(&shards), Arc::clone(&schema), Arc::clone(&resets)),
+            reconciler: Reconciler::new(Arc::clone(&shards), Arc::clone(&join_state), Arc::clone(&resets)),
             idempotency: IdempotencyLocks::new(Arc::clone(&shards), settings.timeout),
             shards,
-            schema,
+            join_state,
             decider,
             penalties,
             resets,
@@ -146,14 +146,14 @@ impl RedisCounters {
 
     /// Waits until every server is connected, one rejects us, or `patience` has passed. Returns whether all are connected.
     pub async fn connected(&self, patience: Duration) -> bool {
-        let Parts { shards, schema, health, .. } = &*self.0;
+        let Parts { shards, join_state, health, .. } = &*self.0;
         let all = async {
             loop {
                 let servers = shards.servers();
                 for server in &servers {
                     server.connected().await;
                 }
-                if health.misconfiguration().is_some() || !servers.is_empty() && schema.is_known() {
+                if health.misconfiguration().is_some() || !servers.is_empty() && join_state.has_joined() {
                     return !servers.is_empty() && servers.iter().all(|server| server.is_connected());
                 }
                 // The servers are not discovered yet, or the fleet is not joined.
@@ -223,19 +223,19 @@ impl RedisCounters {
     /// The server's clock minus ours in seconds, as of the last reply.
     #[expect(clippy::cast_precision_loss, reason = "a gauge")]
     pub fn clock_offset_seconds(&self) -> f64 {
-        self.0.decider.clock_offset_micros() as f64 / 1e6
+        self.0.decider.clock_offset.load(Ordering::Relaxed) as f64 / 1e6
     }
 
     /// Leases of this node.
     pub fn leases(&self) -> LeaseStats {
-        let leases = self.0.decider.leases();
+        let Decider { leases, charges, .. } = &*self.0.decider;
         let (held, units) = leases.outstanding(Instant::now());
-        LeaseStats { held, units, served: leases.served(), charges: self.0.decider.charges() }
+        LeaseStats { held, units, served: leases.served(), charges: charges.load(Ordering::Relaxed) }
     }
 
     /// Refusals answered from the cache.
     pub fn cached_refusals(&self) -> u64 {
-        self.0.decider.cached_refusals()
+        self.0.decider.refusals.as_ref().map_or(0, RefusalCache::hits)
     }
 
     /// Calls not sent because no server of the cluster owns their slot.
@@ -245,7 +245,7 @@ impl RedisCounters {
 
     /// Charges refunded because another shard refused.
     pub fn refunds(&self) -> u64 {
-        self.0.decider.refunds()
+        self.0.decider.multi_shard.refunds()
     }
 
     /// Decides, and records the outcome for health and resets.
@@ -284,7 +284,7 @@ impl CounterStore for RedisCounters {
 
     /// Nodes with a heartbeat in the last seconds, including this one.
     fn nodes(&self) -> NonZeroU32 {
-        NonZeroU32::new(self.0.decider.leases().nodes()).unwrap_or(NonZeroU32::MIN)
+        NonZeroU32::new(self.0.decider.leases.nodes()).unwrap_or(NonZeroU32::MIN)
     }
 
     fn is_reachable(&self, charges: &Charges<'_>) -> bool {
@@ -315,6 +315,10 @@ impl CounterStore for RedisCounters {
 }
 
 impl CounterAdmin for RedisCounters {
+    async fn verify_reset(&self, charges: &Charges<'_>) -> Result<(), StoreError> {
+        self.0.resets.verify(charges).await.map_err(|fault| self.admin_error(fault))
+    }
+
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
         self.0.resets.reset(charges).await.map_err(|fault| self.admin_error(fault))
     }

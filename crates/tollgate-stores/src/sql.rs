@@ -12,12 +12,12 @@
 //! The server rolls back a change whose future is dropped (`engine.rs`).
 //!
 //! Queries are the same on all engines and consist of constants and bound values. Engines differ in the schema (`migrations/`),
-//! the upsert syntax (`items/table.rs`), the connection setup (`engine/`) and the migration lock (`migrations.rs`). Names are
+//! the upsert syntax (`query.rs`), the connection setup (`engine/`) and the migration lock (`migrations.rs`). Names are
 //! opaque and compared byte by byte. NUL characters are rejected everywhere, because PostgreSQL cannot store them in text.
 
 mod audit;
 mod change;
-mod changes;
+mod change_feed;
 mod engine;
 mod error;
 mod items;
@@ -31,18 +31,18 @@ mod version;
 
 pub use self::audit::{AUDIT_COUNT_MAX, AuditEntry, AuditEvent, AuditFilter};
 pub use self::change::{AppliedChange, ItemChange, ItemEdit, ItemWrite, Precondition};
-pub use self::changes::Changes;
+pub use self::change_feed::Changes;
 pub use self::error::{DatabaseError, ValueError};
 pub use self::items::list::{ITEM_COUNT_MAX, ItemFilter};
 pub use self::items::{
-    BlockItem, BlockKind, Item, ItemId, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem,
+    BlockItem, Item, ItemId, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem,
 };
 pub use self::key_secret::KeySecretCheck;
 pub use self::listener::ChangeListener;
 pub use self::migrations::Migration;
 pub use self::settings::{Engine, SqlSettings, UrlError};
 pub use self::usage::{KeyUsage, KeyUsageDelta, UsageBatch, UserUsage, UserUsageDelta};
-pub use tollgate::accounts::AccountLimits;
+pub use tollgate::accounts::{AccountLimits, BlockKind};
 pub use tollgate::rules::overrides::UserEndpointLimit;
 
 use self::change::Author;
@@ -50,12 +50,15 @@ use self::engine::Pool;
 use self::items::list;
 
 /// A pool of connections to the configuration database. Clones share it.
+///
+/// Every operation fails when the database is unreachable, a query fails or a row is corrupt; see [`DatabaseError`].
 #[derive(Clone, Debug)]
 pub struct Database {
     pool: Pool,
     settings: SqlSettings,
 }
 
+#[expect(clippy::missing_errors_doc, reason = "documented where there is more to say than on the type")]
 impl Database {
     /// Connects to the database of a URL with default settings: see [`SqlSettings::from_url`].
     ///
@@ -97,9 +100,6 @@ impl Database {
     }
 
     /// The configuration version: incremented by every change.
-    ///
-    /// # Errors
-    /// When the query fails.
     pub async fn version(&self) -> Result<u64, DatabaseError> {
         let mut transaction = self.pool.begin_snapshot().await?;
         let version = version::current(&mut transaction).await?;
@@ -108,9 +108,6 @@ impl Database {
     }
 
     /// One item, if it exists.
-    ///
-    /// # Errors
-    /// When the query fails, or the row is corrupt.
     pub async fn get(&self, id: &ItemId) -> Result<Option<StoredItem>, DatabaseError> {
         list::get(&self.pool, id).await
     }
@@ -131,19 +128,14 @@ impl Database {
     }
 
     /// Passes every item of one version to `each` and returns the version. Holds a few thousand rows in memory at a time.
-    ///
-    /// # Errors
-    /// When a query fails, or a row is corrupt. Some items may have been passed on already.
+    /// After an error, some items may have been passed on already.
     pub async fn load(&self, each: impl FnMut(StoredItem) + Send) -> Result<u64, DatabaseError> {
         list::load(&self.pool, each).await
     }
 
     /// What has changed since a version, in its current state, read at one version.
-    ///
-    /// # Errors
-    /// When a query fails, or a row is corrupt.
     pub async fn changes_since(&self, version: u64) -> Result<Changes, DatabaseError> {
-        changes::since(&self.pool, version).await
+        change_feed::since(&self.pool, version).await
     }
 
     /// A listener for notifications of changes.
@@ -181,9 +173,6 @@ impl Database {
     }
 
     /// What [`change`](Self::change) would do. Writes nothing.
-    ///
-    /// # Errors
-    /// As `change`.
     pub async fn dry_run(&self, edits: &[ItemEdit]) -> Result<Vec<ItemChange>, DatabaseError> {
         change::dry_run(&self.pool, edits).await
     }
@@ -204,9 +193,6 @@ impl Database {
 
     /// A page of the audit log, oldest first. `after` is the last id of the previous page, or 0. Returns at most `count_max` and
     /// at most [`AUDIT_COUNT_MAX`] entries.
-    ///
-    /// # Errors
-    /// When the query fails, or a row is corrupt.
     pub async fn audit(
         &self,
         filter: &AuditFilter,
@@ -217,9 +203,6 @@ impl Database {
     }
 
     /// A page of the audit log, newest first. `before` is the last id of the previous page.
-    ///
-    /// # Errors
-    /// As [`audit`](Self::audit).
     pub async fn audit_newest(
         &self,
         filter: &AuditFilter,
@@ -231,9 +214,6 @@ impl Database {
 
     /// Compares a fingerprint of the secret that hashes API keys with the one of the first node, or stores it. The fingerprint
     /// must not reveal the secret.
-    ///
-    /// # Errors
-    /// When a query fails.
     pub async fn check_key_secret(&self, fingerprint: &[u8; 32]) -> Result<KeySecretCheck, DatabaseError> {
         key_secret::check(&self.pool, fingerprint).await
     }
@@ -247,34 +227,12 @@ impl Database {
         usage::add(&self.pool, batch).await
     }
 
-    /// The totals of a user, if there are any.
-    ///
-    /// # Errors
-    /// When the query fails.
-    pub async fn user_usage(&self, user: &str) -> Result<Option<UserUsage>, DatabaseError> {
-        Ok(self.users_usage(&[user]).await?.pop())
-    }
-
     /// The totals of these users, in no particular order. Users without totals are missing.
-    ///
-    /// # Errors
-    /// When the query fails.
     pub async fn users_usage(&self, users: &[&str]) -> Result<Vec<UserUsage>, DatabaseError> {
         usage::of_users(&self.pool, users).await
     }
 
-    /// The totals of a key, if there are any.
-    ///
-    /// # Errors
-    /// When the query fails.
-    pub async fn key_usage(&self, id: &str) -> Result<Option<KeyUsage>, DatabaseError> {
-        Ok(self.keys_usage(&[id]).await?.pop())
-    }
-
     /// The totals of these keys, in no particular order. Keys without totals are missing.
-    ///
-    /// # Errors
-    /// When the query fails.
     pub async fn keys_usage(&self, ids: &[&str]) -> Result<Vec<KeyUsage>, DatabaseError> {
         usage::of_keys(&self.pool, ids).await
     }

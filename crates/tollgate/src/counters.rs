@@ -103,6 +103,9 @@ pub struct Verdicts {
     /// Whether the client was in cooldown before this call. Then nothing was charged, and the verdicts are those of a dry
     /// run; a store may leave them out.
     pub in_cooldown: bool,
+    /// Whether a server shared with other nodes gave these verdicts just now. The limiter remembers them in case the
+    /// server becomes unreachable. A store in memory, or one that answers from a cache, leaves it `false`.
+    pub shared: bool,
 }
 
 impl Verdicts {
@@ -185,6 +188,11 @@ pub trait CounterStore: Send + Sync {
 
 /// Resets and penalty records, for administration.
 pub trait CounterAdmin: Send + Sync {
+    /// Verifies that [`CounterAdmin::reset`] of these charges would likely succeed. Changes nothing.
+    fn verify_reset(&self, _charges: &Charges<'_>) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(Ok(()))
+    }
+
     /// Clears the counters of the charges and the penalty record. Returns how many counters held something.
     fn reset(&self, charges: &Charges<'_>) -> impl Future<Output = Result<usize, StoreError>> + Send;
 

@@ -71,9 +71,9 @@ impl<S, R: RecordSink> Limiter<S, R> {
         Limiter { fallback: Fallback::new(bounds), ..self }
     }
 
-    /// The counters charged while the shared ones are unreachable, until they are reconciled.
+    /// The counters charged while the shared ones are unreachable. They are kept until their windows end.
     pub fn fallback_counters(&self) -> &MemoryCounters {
-        self.fallback.counters()
+        self.fallback.shares()
     }
 
     /// Drops expired counters from one shard of the fallback counters. Call it periodically with increasing `turn`.
@@ -108,7 +108,7 @@ impl<S, R: RecordSink> Limiter<S, R> {
     pub fn set_seed(&self, seed: Seed) {
         self.rules.update(|rules| rules.with_overrides(Arc::clone(rules.overrides())).with_seed(seed));
         // Subjects are hashed with another key now.
-        self.fallback.pending.clear();
+        self.fallback.forget_subjects();
     }
 
     /// The rule set in force.

@@ -9,10 +9,15 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::smallvec;
 use tollgate::counters::memory::MemoryBounds;
-use tollgate::counters::{Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts};
+use tollgate::counters::{
+    Charge, Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts,
+};
 use tollgate::inspect::EndpointScope;
 use tollgate::record::NoRecords;
-use tollgate::{Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Seed, Timestamp};
+use tollgate::{
+    Algorithm, Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Seed, Span,
+    Timestamp,
+};
 
 /// Shared counters that can be made unreachable.
 #[derive(Default)]
@@ -23,6 +28,8 @@ struct Shared {
     half_down: AtomicBool,
     refuses_to_carry: AtomicBool,
     added: AtomicUsize,
+    /// Four if none is set.
+    nodes: Option<NonZeroU32>,
 }
 
 impl CounterStore for &Shared {
@@ -30,11 +37,11 @@ impl CounterStore for &Shared {
         if self.down.load(Ordering::Relaxed) {
             return Err(StoreError::Unreachable);
         }
-        Ok(self.counters.charge_all_now(charges, now))
+        Ok(Verdicts { shared: true, ..self.counters.charge_all_now(charges, now) })
     }
 
     fn nodes(&self) -> NonZeroU32 {
-        NonZeroU32::new(4).unwrap()
+        self.nodes.unwrap_or(NonZeroU32::new(4).unwrap())
     }
 
     fn is_reachable(&self, charges: &Charges<'_>) -> bool {
@@ -47,15 +54,23 @@ impl CounterStore for &Shared {
             return Err(StoreError::Unreachable);
         }
         self.added.fetch_add(held.charges.len(), Ordering::Relaxed);
+        // What exceeds the limit cannot make the counter fuller.
         for charge in held.charges.drain(..) {
-            let alone = Charges { charges: smallvec![charge], ..Charges::default() };
-            assert!(self.counters.charge_all_now(&alone, now).admitted(&alone), "{charge:?}");
+            let charge_alone = |cost| {
+                let alone = Charges { charges: smallvec![Charge { cost, ..charge }], ..Charges::default() };
+                self.counters.charge_all_now(&alone, now).verdicts[0].remaining
+            };
+            charge_alone(charge.cost.min(charge_alone(0)));
         }
         Ok(())
     }
 }
 
 impl CounterAdmin for &Shared {
+    async fn verify_reset(&self, _charges: &Charges<'_>) -> Result<(), StoreError> {
+        if self.down.load(Ordering::Relaxed) { Err(StoreError::Unreachable) } else { Ok(()) }
+    }
+
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
         if self.down.load(Ordering::Relaxed) {
             return Err(StoreError::Unreachable);
@@ -264,14 +279,43 @@ fn reset_counter_is_not_reconciled() {
     assert_eq!(admitted(&limiter, 7_200), 100);
 }
 
-/// Other nodes and reachable servers may have applied the reset already.
 #[test]
-fn failed_reset_still_clears_the_fallback() {
+fn failed_reset_changes_nothing() {
     let shared = Shared::default();
     let limiter = node(&shared);
     shared.down.store(true, Ordering::Relaxed);
-    assert_eq!(admitted(&limiter, 7_200), 25);
-    assert_eq!(now_or_never(limiter.snapshot().reset(&request("alice"))), Err(StoreError::Unreachable));
+    assert!((0..5).all(|_| check(&limiter, 1, 7_200).admits()));
+    let recorded = async { panic!("recorded although the store is unreachable") };
+    let result = now_or_never(limiter.snapshot().reset_recorded(&request("alice"), recorded));
+    assert_eq!(result, Err(StoreError::Unreachable));
+    assert_eq!(admitted(&limiter, 7_200), 20, "the rest of its share");
+    shared.down.store(false, Ordering::Relaxed);
+    reconcile(&limiter, 7_200);
+    assert_eq!(admitted(&limiter, 7_200), 75);
+}
+
+#[test]
+fn reset_that_is_not_recorded_changes_nothing() {
+    let shared = Shared::default();
+    let limiter = node(&shared);
+    assert_eq!(admitted(&limiter, 7_200), 100);
+    let recorded = std::future::ready(Err(StoreError::Misconfigured));
+    let result = now_or_never(limiter.snapshot().reset_recorded(&request("alice"), recorded));
+    assert_eq!(result, Err(StoreError::Misconfigured));
+    assert_eq!(admitted(&limiter, 7_200), 0);
+}
+
+/// Other nodes and reachable servers may have applied the reset already.
+#[test]
+fn reset_interrupted_by_an_outage_clears_the_fallback() {
+    let shared = Shared::default();
+    let limiter = node_after_outage(&shared);
+    let goes_down = async {
+        shared.down.store(true, Ordering::Relaxed);
+        Ok(())
+    };
+    let result = now_or_never(limiter.snapshot().reset_recorded(&request("alice"), goes_down));
+    assert_eq!(result, Err(StoreError::Unreachable));
     assert!(limiter.fallback_counters().is_empty());
     shared.down.store(false, Ordering::Relaxed);
     reconcile(&limiter, 7_200);
@@ -342,6 +386,126 @@ fn down_server_does_not_delay_other_counters() {
     assert_eq!(limiter.reconcile_status().pending, 0);
 }
 
+/// A fleet of three nodes with a limit of 60 an hour.
+struct Fleet<'a> {
+    shared: &'a Shared,
+    nodes: [Limiter<&'a Shared>; 3],
+}
+
+/// A store shared by three nodes.
+fn shared_by_three() -> Shared {
+    Shared { nodes: NonZeroU32::new(3), ..Shared::default() }
+}
+
+impl<'a> Fleet<'a> {
+    fn new(shared: &'a Shared, algorithm: Algorithm) -> Self {
+        let rule = format!(
+            "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"{algorithm}\"\n\
+             limits = [{{ requests = 60, window = \"1h\" }}]"
+        );
+        let rules = || RuleSet::from_toml(&rule).unwrap();
+        let node = || Limiter::with_records(rules(), shared, NoRecords, Seed([7; 16]));
+        Fleet { shared, nodes: [node(), node(), node()] }
+    }
+
+    /// Ends an outage and reconciles all nodes, or starts one.
+    fn set_down(&self, down: bool, secs: u64) {
+        self.shared.down.store(down, Ordering::Relaxed);
+        if !down {
+            for node in &self.nodes {
+                while reconcile(node, secs) > 0 {}
+            }
+        }
+    }
+
+    /// What each node admits of many requests.
+    fn admitted(&self, secs: u64) -> [usize; 3] {
+        self.nodes.each_ref().map(|node| admitted(node, secs))
+    }
+}
+
+/// Six outages in one window: the client, which sends all the time, gets at most the limit and one allowance more.
+#[test]
+fn outages_in_one_window_admit_one_extra_allowance() {
+    for (algorithm, starts_down) in Algorithm::ALL.into_iter().flat_map(|one| [(one, true), (one, false)]) {
+        let shared = shared_by_three();
+        let fleet = Fleet::new(&shared, algorithm);
+        let mut total = 0;
+        for secs in (7_200..7_800).step_by(50) {
+            fleet.set_down((secs / 50 % 2 == 0) == starts_down, secs);
+            total += fleet.admitted(secs).iter().sum::<usize>();
+        }
+        // Within ten minutes a bucket refills a sixth of the limit, on Redis and in the shares.
+        let refilled = if algorithm.has_burst() { 10 } else { 0 };
+        assert!(total <= 2 * (60 + refilled), "{algorithm}: {total}");
+    }
+}
+
+#[test]
+fn refused_client_stays_refused_in_outages() {
+    for algorithm in Algorithm::ALL {
+        let shared = shared_by_three();
+        let fleet = Fleet::new(&shared, algorithm);
+        assert_eq!(fleet.admitted(7_200), [60, 0, 0]);
+        for _ in 0..6 {
+            fleet.set_down(true, 7_200);
+            assert_eq!(fleet.admitted(7_200), [0; 3], "{algorithm}");
+            fleet.set_down(false, 7_200);
+            assert_eq!(fleet.admitted(7_200), [0; 3], "{algorithm}");
+        }
+    }
+}
+
+/// Seen by one node only, the client gets the share of each of the others, once.
+#[test]
+fn nodes_that_did_not_refuse_admit_their_share_once() {
+    for algorithm in Algorithm::ALL {
+        let shared = shared_by_three();
+        let fleet = Fleet::new(&shared, algorithm);
+        assert_eq!(admitted(&fleet.nodes[0], 7_200), 60);
+        fleet.set_down(true, 7_200);
+        assert_eq!(fleet.admitted(7_200), [0, 20, 20], "{algorithm}");
+        fleet.set_down(false, 7_200);
+        fleet.set_down(true, 7_200);
+        assert_eq!(fleet.admitted(7_200), [0; 3], "{algorithm}");
+    }
+}
+
+#[test]
+fn outage_starts_with_what_is_left() {
+    for algorithm in Algorithm::ALL {
+        let shared = shared_by_three();
+        let fleet = Fleet::new(&shared, algorithm);
+        assert!((0..50).all(|_| check(&fleet.nodes[0], 1, 7_200).admits()));
+        fleet.set_down(true, 7_200);
+        assert_eq!(admitted(&fleet.nodes[0], 7_200), 4, "{algorithm}: a third of the 10 that are left");
+        assert_eq!(admitted(&fleet.nodes[1], 7_200), 20, "{algorithm}: it has not seen the client");
+    }
+}
+
+#[test]
+fn cost_refused_by_redis_is_refused_in_an_outage() {
+    let shared = shared_by_three();
+    let fleet = Fleet::new(&shared, Algorithm::FixedWindow);
+    assert!(check(&fleet.nodes[0], 30, 7_200).admits() && !check(&fleet.nodes[0], 50, 7_200).admits());
+    fleet.set_down(true, 7_200);
+    assert!(!check(&fleet.nodes[0], 50, 7_200).admits());
+    assert_eq!(admitted(&fleet.nodes[0], 7_200), 10, "a third of what is left");
+}
+
+#[test]
+fn share_is_whole_again_in_the_next_window() {
+    for algorithm in Algorithm::ALL {
+        let shared = shared_by_three();
+        let fleet = Fleet::new(&shared, algorithm);
+        assert_eq!(fleet.admitted(7_200), [60, 0, 0]);
+        fleet.set_down(true, 7_200);
+        assert_eq!(fleet.admitted(7_200), [0; 3]);
+        // Two windows later the sliding counter has forgotten the first.
+        assert_eq!(fleet.admitted(14_400), [20; 3], "{algorithm}");
+    }
+}
+
 /// Counters that record the key of each charge.
 #[derive(Default)]
 struct Spy {
@@ -376,4 +540,38 @@ fn on_store_failure_is_applied_per_rule() {
         assert_eq!(answers.iter().all(|answer| *answer == Answer::Unavailable), refuses, "{mode}");
         assert_eq!(answers.iter().all(|answer| matches!(answer, Answer::Admit { .. })), !refuses, "{mode}");
     }
+}
+
+#[test]
+fn failure_mode_of_the_file_applies_to_rules_without_one() {
+    let answer = |text: &str, path: &str, tier: Option<&str>| {
+        let shared = Shared { down: true.into(), ..Shared::default() };
+        let limiter = Limiter::new(RuleSet::from_toml(text).unwrap(), &shared);
+        let tier = tier.and_then(|tier| Id::parse(tier).ok());
+        let request = Request { endpoint: Endpoint::parse(path).unwrap(), tier, ..request("alice") };
+        now_or_never(limiter.check(&request, Timestamp::from_secs(1))).answer
+    };
+    let none = "default_limit = 0\n";
+    let open = Answer::Admit { delay: Span::ZERO };
+    for (mode, expected) in [
+        ("on_store_failure = \"open\"", open),
+        ("failure_mode = \"fail_open\"", open),
+        ("failure_mode = \"fail_closed\"", Answer::Unavailable),
+        ("on_store_failure = \"closed\"", Answer::Unavailable),
+        ("on_store_failure = \"open\"\ndefault_failure_mode = \"closed\"", Answer::Unavailable),
+        ("on_store_failure = \"closed\"\ndefault_on_store_failure = \"open\"", open),
+    ] {
+        assert_eq!(answer(&format!("{none}{mode}"), "/", None), expected, "{mode}");
+    }
+    let text = "on_store_failure = \"closed\"\ndefault_limit = 0\n\
+        [[tiers]]\nname = \"t\"\nlimit = 0\nwindow = 60\nfailure_mode = \"fail_open\"\n\
+        [[endpoints]]\npattern = \"/e\"\nlimit = 0\nwindow = 60\non_store_failure = \"open\"\n\
+        [[rules]]\nname = \"r\"\nper = [\"client\"]\nwhen = { endpoints = [\"/r\"] }\n\
+        requests_per_hour = 0\nfailure_mode = \"open\"";
+    assert_eq!(answer(text, "/e", None), open);
+    assert_eq!(answer(text, "/r", None), open);
+    assert_eq!(answer(text, "/", Some("t")), open);
+    assert_eq!(answer(text, "/", None), Answer::Unavailable);
+    let twice = RuleSet::from_toml("failure_mode = \"open\"\non_store_failure = \"open\"").unwrap_err();
+    assert!(twice.to_string().contains("another name of on_store_failure"), "{twice}");
 }

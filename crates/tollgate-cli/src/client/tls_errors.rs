@@ -111,14 +111,12 @@ fn format_names(presented: &[String]) -> String {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
         inner.trim_matches('"').to_owned()
     };
-    let mut names: Vec<String> = presented.iter().take(NAMES_MAX).map(inner).collect();
-    if presented.is_empty() {
-        return "no host at all".to_owned();
+    let names: Vec<String> = presented.iter().take(NAMES_MAX).map(inner).collect();
+    match presented.len().saturating_sub(NAMES_MAX) {
+        _ if names.is_empty() => "no host at all".to_owned(),
+        0 => names.join(", "),
+        more => format!("{}, {more} more", names.join(", ")),
     }
-    if presented.len() > NAMES_MAX {
-        names.push(format!("{} more", presented.len() - NAMES_MAX));
-    }
-    names.join(", ")
 }
 
 #[cfg(test)]

@@ -1,36 +1,29 @@
 //! `tollgate config`: the effective settings.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 use super::serve::SettingsFlags;
 use crate::output::toml;
 use crate::{CliError, Exit, Output};
 
 /// The order of the sections.
-const SECTIONS: [&str; 9] = [
+const SECTIONS: [&str; 12] = [
+    "enabled",
+    "on_store_failure",
     "server",
     "counters",
     "database",
     "auth",
     "callers",
     "log",
+    "api",
     "identity",
     "progressive_penalties",
     "rules",
 ];
 
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tollgate config show
-  tollgate config show --config tollgate.toml")]
-pub(crate) struct Config {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Print the settings that `serve` would use with the same flags, without secrets
     #[command(after_help = "\
 Examples:
@@ -44,8 +37,8 @@ as the file.")]
     Show(SettingsFlags),
 }
 
-pub(crate) fn run(config: &Config, output: &Output) -> Result<Exit, CliError> {
-    let Command::Show(flags) = &config.command;
+pub(crate) fn run(command: &Command, output: &Output) -> Result<Exit, CliError> {
+    let Command::Show(flags) = command;
     let settings = flags.load()?.to_json();
     Ok(output.result(|| settings.clone(), || toml::document(&settings, &SECTIONS))?)
 }

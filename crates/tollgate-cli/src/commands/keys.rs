@@ -18,20 +18,8 @@ use crate::output::table::Cell;
 use crate::output::{Style, escape};
 use crate::{CliError, Client, Exit, Output};
 
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tollgate keys create 'checkout service' --scope check
-  tollgate keys list --user alice
-  tollgate keys rotate 4kq2mz7ehv3xw5ta --overlap 24h
-  tollgate keys revoke 4kq2mz7ehv3xw5ta")]
-pub(crate) struct Keys {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Create a key and print it; it is shown only once
     #[command(after_help = "\
 Examples:
@@ -106,14 +94,14 @@ Examples:
 }
 
 #[derive(Args)]
-struct KeyIdArg {
+pub(crate) struct KeyIdArg {
     /// Key id: the part between tg_ and the second _
     #[arg(value_parser = parse_id)]
     id: String,
 }
 
 #[derive(Args)]
-struct Rotate {
+pub(crate) struct Rotate {
     #[command(flatten)]
     key: KeyIdArg,
     /// How long the old secret stays valid; 0s invalidates it immediately
@@ -130,7 +118,7 @@ struct Rotate {
 
 /// The flags of `keys create`. They serialize to the request body.
 #[derive(Args, Serialize)]
-struct Create {
+pub(crate) struct Create {
     /// Name, for example what the key is used for
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     name: String,
@@ -225,9 +213,9 @@ const FIELDS: [&str; 16] = [
     "revoked_by",
 ];
 
-pub(crate) fn run(keys: &Keys, client: &Client, output: &Output) -> Result<Exit, CliError> {
+pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let items = Items { kind: ItemKind::Key, client, output };
-    match &keys.command {
+    match command {
         Command::Create(create) => {
             let response = items.create(&**create, &create.dry)?;
             print_new_key(&items, &response, "created", None, create.quiet, &create.dry)
@@ -300,6 +288,7 @@ fn print_new_key(
     if let Some(note) = note.filter(|_| !quiet) {
         output.note(note);
     }
+    output.warnings(&response.body);
     Ok(Exit::Ok)
 }
 

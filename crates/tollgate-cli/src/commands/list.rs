@@ -53,7 +53,9 @@ impl Columns {
         }
         let table = || {
             let mut table = Table::new(self.headings);
-            items.iter().for_each(|item| table.row((self.row)(item)));
+            for item in items {
+                table.row((self.row)(item));
+            }
             table.render(output)
         };
         output.result(|| json!({ name: items, "next": next }), table)

@@ -90,9 +90,9 @@ fn print(
             None => format!("{place} does not exist yet and would be created\n"),
             Some([]) => format!("{place} is up to date\n"),
             Some(steps) => {
-                let lines: String =
-                    steps.iter().map(|step| format!("  {} {}\n", step.number, step.name)).collect();
-                format!("{place}: {} {state}\n{lines}", plural(steps.len(), "migration"))
+                let lines: Vec<String> =
+                    steps.iter().map(|step| format!("\n  {} {}", step.number, step.name)).collect();
+                format!("{place}: {} {state}{}\n", plural(steps.len(), "migration"), lines.concat())
             }
         }
     };

@@ -15,19 +15,8 @@ use crate::output::format::{format_time, text_of};
 use crate::output::table::Cell;
 use crate::{CliError, Client, Exit, Output};
 
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tollgate quotas list --tier pro
-  tollgate quotas set alice --tier pro --requests-per-day 50000
-  tollgate quotas delete alice")]
-pub(crate) struct Quotas {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List users with a quota, and their usage
     #[command(after_help = "\
 Examples:
@@ -77,7 +66,7 @@ Examples:
 #[derive(Args, Serialize)]
 #[command(group = ArgGroup::new("what").multiple(true).required(true)
     .args(["tier", "requests_per_hour", "requests_per_day", "burst", "unset"]))]
-struct Set {
+pub(crate) struct Set {
     #[command(flatten)]
     #[serde(flatten)]
     user: UserArg,
@@ -139,9 +128,9 @@ const FIELDS: [&str; 12] = [
     "blocked_until",
 ];
 
-pub(crate) fn run(quotas: &Quotas, client: &Client, output: &Output) -> Result<Exit, CliError> {
+pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let items = Items { kind: ItemKind::Quota, client, output };
-    match &quotas.command {
+    match command {
         Command::List { prefix, tier, limit } => {
             let filters = [("prefix", prefix.as_deref()), ("tier", tier.as_deref())];
             items.list(&filters, limit, &COLUMNS)

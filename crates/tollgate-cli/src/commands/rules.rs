@@ -16,21 +16,8 @@ use crate::input::item_file;
 use crate::item_kind::ItemKind;
 use crate::{CliError, Client, Exit, Output};
 
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tollgate rules lint rules.toml                 report errors, offline
-  tollgate rules test rules.toml tests.toml      test rules against sample requests, offline
-  tollgate rules list                            list the rules of the server
-  tollgate rules diff rules/*.toml               show what apply would change
-  tollgate rules apply rules/*.toml --prune      make the server's rules match the files")]
-pub(crate) struct Rules {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Report all errors in a rule file, an import file or a settings file, and warn about suspicious rules
     #[command(after_help = "\
 Examples:
@@ -74,7 +61,7 @@ With a file, the command works offline. Without one, it lists the rules of the s
 
 /// Subcommands that need a server.
 #[derive(Subcommand)]
-enum RemoteCommand {
+pub(crate) enum RemoteCommand {
     /// Print one rule of the server as TOML
     #[command(after_help = "\
 Examples:
@@ -140,7 +127,7 @@ Examples:
 }
 
 #[derive(Args)]
-struct Put {
+pub(crate) struct Put {
     /// File with one [[rules]] entry, or its JSON; - reads standard input
     file: PathBuf,
     #[command(flatten)]
@@ -149,11 +136,11 @@ struct Put {
 
 /// Runs a subcommand. Those that work on files do not call `connect`.
 pub(crate) fn run(
-    rules: &Rules,
+    command: &Command,
     output: &Output,
     connect: impl FnOnce() -> Result<Client, CliError>,
 ) -> Result<Exit, CliError> {
-    match &rules.command {
+    match command {
         Command::Lint { file } => lint::run(file, output),
         Command::List(list) => match &list.file {
             Some(_) if list.limit.limit.is_some() => {

@@ -18,19 +18,8 @@ use crate::output::rule::format_limits;
 use crate::output::table::Cell;
 use crate::{CliError, Client, Exit, Output};
 
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tollgate tiers list
-  tollgate tiers put premium --limit 1000 --window 1m
-  tollgate tiers delete trial")]
-pub(crate) struct Tiers {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List tiers
     #[command(after_help = "\
 Examples:
@@ -76,7 +65,7 @@ Examples:
 #[command(group = ArgGroup::new("source").args(["name", "file"]).required(true))]
 #[command(group = ArgGroup::new("limits").multiple(true).conflicts_with("file")
     .args(["limit", "requests_per_second", "requests_per_minute", "requests_per_hour", "requests_per_day"]))]
-struct Put {
+pub(crate) struct Put {
     /// Name
     #[arg(value_parser = NonEmptyStringValueParser::new(), requires = "limits")]
     name: Option<String>,
@@ -119,9 +108,9 @@ struct Put {
 
 const COLUMNS: Columns = Columns { headings: &["TIER", "LIMITS", "DESCRIPTION", "SOURCE"], row };
 
-pub(crate) fn run(tiers: &Tiers, client: &Client, output: &Output) -> Result<Exit, CliError> {
+pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let items = Items { kind: ItemKind::Tier, client, output };
-    match &tiers.command {
+    match command {
         Command::List { prefix, limit } => items.list(&[("prefix", prefix.as_deref())], limit, &COLUMNS),
         Command::Get(tier) => items.print_toml(&tier.name),
         Command::Put(put) => {

@@ -12,19 +12,8 @@ use crate::output::format::{format_time, text_of};
 use crate::output::table::Cell;
 use crate::{CliError, Client, Exit, Output};
 
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tollgate users block alice --reason 'scraping' --until 24h
-  tollgate users unblock alice
-  tollgate users blocked")]
-pub(crate) struct Users {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Block a user, API key, tenant, login or network
     #[command(after_help = "\
 Examples:
@@ -76,7 +65,7 @@ Examples:
 }
 
 #[derive(Args)]
-struct BlockTarget {
+pub(crate) struct BlockTarget {
     /// Client: `alice`, 203.0.113.7, 192.0.2.0/24, or with a prefix: `user:`, `api_key:` (the key's id), `ip:`, `login:`, `tenant:`
     #[arg(value_name = "CLIENT", value_parser = ClientName::parse_blockable)]
     client: ClientName,
@@ -84,9 +73,9 @@ struct BlockTarget {
 
 const COLUMNS: Columns = Columns { headings: &["CLIENT", "UNTIL", "REASON", "BY", "SINCE"], row };
 
-pub(crate) fn run(users: &Users, client: &Client, output: &Output) -> Result<Exit, CliError> {
+pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let blocks = Items { kind: ItemKind::Block, client, output };
-    match &users.command {
+    match command {
         Command::Block { target, reason, until, write } => {
             let name = target.client.to_string();
             let body = body(&name, reason, until.as_ref());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use tollgate::config::{Document, Origin, Problem, Problems};
-use tollgate_server::{check_import, toml_to_json};
+use tollgate_server::{check_import, document_values};
 
 use super::rule_file::read_text;
 use crate::CliError;
@@ -64,9 +64,7 @@ pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, Problems> {
         return serde_json::from_str(text)
             .map_err(|error| problem(Origin::Line(error.line()), error.to_string()));
     }
-    let table: Result<toml::Table, _> = toml::from_str(text);
-    let table = table.map_err(|error| problem(Origin::Line(1), error.message().to_owned()))?;
-    Ok(table.into_iter().map(|(key, value)| (key, toml_to_json(value))).collect())
+    Ok(document_values(&Document::from_toml(text)?))
 }
 
 /// Checks a file as an import would, because the server's errors have no line numbers. Reports all errors.

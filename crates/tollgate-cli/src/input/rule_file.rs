@@ -6,16 +6,11 @@ use std::io;
 use std::path::Path;
 
 use tollgate::RuleSet;
-use tollgate::config::{Document, Origin, Problems, TableReader, read_normalization, read_rules, values};
-use tollgate::identity::Normalization;
-use tollgate::rules::IPV6_PREFIX_DEFAULT;
+use tollgate::config::{Document, Origin, Problems, TableReader, values};
 use tollgate_server::config::settings::{self, Settings, SettingsError};
 
 use super::import_file;
 use crate::CliError;
-
-/// Sections of a settings file that do not affect rules; `serve` checks them.
-const SERVICE_SECTIONS: [&str; 6] = ["server", "counters", "auth", "callers", "log", "database"];
 
 /// A rule file without errors.
 pub(crate) struct RuleFile {
@@ -32,14 +27,15 @@ impl RuleFile {
     /// example, do not exist on the machine where rules are tested.
     pub(crate) fn read(path: &Path) -> Result<Self, CliError> {
         Self::read_with(path, |path, text| {
-            read_set(text).map_err(|problems| CliError::Invalid { path: path.to_owned(), problems })
+            Settings::rules_from_toml(text)
+                .map_err(|problems| CliError::Invalid { path: path.to_owned(), problems })
         })
     }
 
     /// Reads every section of a file as the service does and reports all errors.
     pub(crate) fn read_all_sections(path: &Path) -> Result<Self, CliError> {
         Self::read_with(path, |path, text| match Settings::from_toml(text) {
-            Ok(settings) => Ok(settings.rules),
+            Ok(settings) => Ok(settings.rule_set()),
             Err(SettingsError::Invalid { problems, .. }) => {
                 Err(CliError::Invalid { path: path.to_owned(), problems })
             }
@@ -82,40 +78,6 @@ pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {
 /// The line of a table; 0 if it has none.
 pub(crate) fn line(fields: &TableReader<'_, '_>) -> usize {
     if let Origin::Line(line) = fields.origin() { *line } else { 0 }
-}
-
-fn read_set(text: &str) -> Result<RuleSet, Problems> {
-    let document = Document::from_toml(text)?;
-    let mut problems = Problems::default();
-    let mut fields = document.fields(&mut problems);
-    for section in SERVICE_SECTIONS {
-        fields.skip(section);
-    }
-    let identity = fields.table("identity", identity).unwrap_or_default();
-    let set = read_rules(&mut fields);
-    fields.finish();
-    let set =
-        problems.into_result(set)?.with_ipv6_prefix(identity.ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT));
-    Ok(set.with_nat64(identity.nat64).with_normalization(identity.normalization))
-}
-
-/// The settings that change what rules match and count.
-#[derive(Default)]
-struct Identity {
-    ipv6_prefix: Option<u8>,
-    nat64: bool,
-    normalization: Normalization,
-}
-
-/// Reads normalization as the service does, so that tests identify clients the same way. Other keys are not checked.
-fn identity(fields: &mut TableReader<'_, '_>) -> Identity {
-    let identity = Identity {
-        ipv6_prefix: fields.peek("ipv6_prefix", values::integer(0..=128)),
-        nat64: fields.peek("nat64", values::boolean).unwrap_or(false),
-        normalization: read_normalization(fields),
-    };
-    fields.skip_rest();
-    identity
 }
 
 /// The line of each rule; empty for JSON.

@@ -13,7 +13,7 @@ use crate::harness::wait_for;
 const MICROS_PER_DAY: u64 = 86_400_000_000;
 
 fn requests_of(store: &Store, user: &str) -> (u64, u64) {
-    let usage = store.ask(async |database| database.user_usage(user).await.unwrap());
+    let usage = store.ask(async |database| database.users_usage(&[user]).await.unwrap().pop());
     usage.map_or((0, 0), |usage| (usage.requests_of_month, usage.exceeded_count))
 }
 
@@ -43,7 +43,7 @@ fn usage_adds_up_over_nodes_and_restarts() {
     let folder = stop(first);
     stop(second);
     assert_eq!(requests_of(&store, "alice"), (10, 2));
-    let of_key = store.ask(async |database| database.key_usage(key.id).await.unwrap()).unwrap();
+    let of_key = store.ask(async |database| database.keys_usage(&[key.id]).await.unwrap().pop()).unwrap();
     assert_eq!(of_key.requests, 3);
     assert!(of_key.last_used_at_micros <= started && of_key.last_used_at_micros > started - MICROS_PER_DAY);
     assert_eq!(requests_of(&store, "nobody"), (0, 0), "who has no record is not counted");

@@ -131,8 +131,12 @@ fn two_nodes_in_an_outage(redis: &RedisServer) -> [Service; 2] {
 
 /// Waits until the breaker opens: calls sent to a frozen server are executed later.
 fn notice_outage(service: &Service) {
-    wait_for("the outage to be noticed", || check(service, "witness").1.then_some(()));
-    assert!((0..10).all(|_| check(service, "witness").1));
+    notice_outage_by(service, "witness");
+}
+
+fn notice_outage_by(service: &Service, witness: &str) {
+    wait_for("the outage to be noticed", || check(service, witness).1.then_some(()));
+    assert!((0..10).all(|_| check(service, witness).1));
 }
 
 #[test]
@@ -150,6 +154,58 @@ fn outage_gives_no_second_allowance_on_another_node() {
         assert_eq!(node.metric("tollgate_store_reconcile_pending"), Some(0.0));
     }
     assert_eq!(nodes.each_ref().map(|node| admitted(node, "alice", 5)), [0, 0]);
+}
+
+#[test]
+fn failed_reset_clears_and_audits_nothing() {
+    let redis = RedisServer::start();
+    let service = on_one_that_freezes(&redis, 100);
+    wait_until_shared(&service, "other");
+    let body = r#"{"user_id":"alice","endpoint":"/x"}"#;
+    let resets = || {
+        let trail = service.admin("GET", "/v1/admin/audit?kind=counters", "");
+        trail.json()["entries"].as_array().unwrap().len()
+    };
+    let outages: [(fn(&RedisServer), fn(&RedisServer)); 2] =
+        [(RedisServer::freeze, RedisServer::thaw), (RedisServer::kill9, RedisServer::restart)];
+    for (begin, end) in outages {
+        begin(&redis);
+        notice_outage(&service);
+        let before = admitted(&service, "alice", 5);
+        let answer = service.admin("POST", "/v1/rate-limit/reset", body);
+        assert_eq!((answer.status, answer.error().1.as_str()), (503, "SERVICE_UNAVAILABLE"));
+        assert_eq!((before, resets()), (5, 0));
+        end(&redis);
+        wait_until_shared(&service, "other");
+    }
+    let left = service.get("/v1/rate-limit/status/alice/x").json()["remaining"].as_u64().unwrap();
+    assert!(left <= 95, "{left}: what was counted before the reset still counts");
+    assert_eq!(service.admin("POST", "/v1/rate-limit/reset", body).status, 200);
+    assert_eq!((resets(), admitted(&service, "alice", 120)), (1, 100));
+}
+
+/// A client that one of three nodes has refused sends to all of them through six freezes.
+#[test]
+fn repeated_freezes_admit_one_extra_allowance() {
+    let redis = RedisServer::start();
+    let counters = format!("url = \"{}\"\ntimeout = \"200ms\"\nleases = false", redis.url());
+    let nodes = [(); 3].map(|()| service(60, &counters, ""));
+    wait_for("the nodes to know of each other", || {
+        nodes.iter().all(|node| node.metric("tollgate_store_nodes") == Some(3.0)).then_some(())
+    });
+    let mut total = admitted(&nodes[0], "alice", 70);
+    for round in 0..6 {
+        redis.freeze();
+        let witness = format!("witness-{round}");
+        nodes.iter().for_each(|node| notice_outage_by(node, &witness));
+        let in_outage = nodes.each_ref().map(|node| admitted(node, "alice", 30));
+        assert_eq!(in_outage[0], 0, "refused just before the freeze");
+        redis.thaw();
+        nodes.iter().for_each(|node| wait_until_shared(node, &format!("other-{round}")));
+        let after = nodes.each_ref().map(|node| admitted(node, "alice", 5));
+        total += in_outage.iter().chain(&after).sum::<usize>();
+    }
+    assert!((60..=120).contains(&total), "{total}");
 }
 
 #[test]

@@ -71,46 +71,6 @@ fn ring_of_independent_servers() {
 }
 
 #[test]
-fn node_joins_while_the_home_server_is_down() {
-    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
-    let nodes = listed(&servers.iter().map(RedisServer::address).collect::<Vec<_>>());
-    let counters = format!("topology = \"ring\"\n{nodes}\ntimeout = \"10s\"");
-    let node = service(10, &counters, "");
-    let users: Vec<String> = (0..30).map(|number| format!("user-{number}")).collect();
-    let used = |node: &Service, user: &str| node.check(user, "/x").json()["remaining"].as_u64();
-    wait_for("shared counters", || (check(&node, "other") == (200, false)).then_some(()));
-    assert!(users.iter().all(|user| used(&node, user) == Some(9)));
-    let has = |server: &RedisServer, name: &str| server.cli(&["EXISTS", name]) == "1";
-    let (home, others): (Vec<_>, Vec<_>) =
-        servers.iter().partition(|server| has(server, "rl:{fleet}:version"));
-    wait_for("what a newcomer must know", || {
-        others.iter().all(|server| has(server, "rl:{fleet}:copy")).then_some(())
-    });
-
-    home[0].kill9();
-    let newcomer = service(10, &counters, "");
-    assert!(!newcomer.log().contains("TLS"), "nobody listens there: {}", newcomer.log());
-    let remaining = |user: &String| {
-        let answer = newcomer.check(user, "/x").json();
-        (answer["degraded"] != true).then(|| answer["remaining"].as_u64())
-    };
-    wait_for("shared counters on the new node", || users.iter().find_map(remaining));
-    let shared: Vec<_> = users.iter().skip(1).filter_map(remaining).collect();
-    assert!((5..30).contains(&shared.len()), "{shared:?}");
-    assert!(shared.iter().all(|left| left.is_some_and(|left| left < 9)), "{shared:?}");
-
-    // The home server has kept its data.
-    home[0].restart();
-    wait_for("all servers", || users.iter().all(|user| remaining(user).is_some()).then_some(()));
-    let log = newcomer.log();
-    assert!(
-        log.contains("using the seed replicated on another server")
-            && log.matches("another hash seed").count() <= 1,
-        "{log}"
-    );
-}
-
-#[test]
 fn cluster() {
     let cluster = RedisCluster::start();
     shares(&format!("topology = \"cluster\"\n{}", listed(&cluster.addresses()[..1])));

@@ -27,3 +27,4 @@ mod slow_clients;
 mod status;
 mod unread_responses;
 mod user_limits;
+mod warnings;

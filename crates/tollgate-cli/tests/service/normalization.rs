@@ -278,6 +278,7 @@ fn reload_can_change_normalization() {
     fs::write(service.config_file(), NORMALIZING).unwrap();
     assert_eq!(service.admin("POST", "/v1/admin/reload", "").status, 200);
     wait_for("the accounts to be reloaded", || {
+        assert_eq!(check(&service, &json!({ "login": written })).status, 403, "must be blocked at all times");
         (check(&service, &json!({ "login": other })).status == 403).then_some(())
     });
     assert_eq!(check(&service, &json!({ "login": written })).status, 403);
@@ -296,6 +297,7 @@ fn reload_can_change_normalization() {
         let explained = |name: &str| {
             service.post("/v1/rate-limit/explain", &json!({ "user_id": name, "endpoint": "/x" }).to_string())
         };
+        assert_eq!(check(&service, &json!({ "login": written })).status, 403, "must be blocked at all times");
         (explained(other).json()["limit"] == 5 && explained(written).json()["limit"] == 7).then_some(())
     });
 }

@@ -1,4 +1,4 @@
-//! `/v1/admin/audit` (alias `/v1/admin/actions`): the audit trail.
+//! `/v1/admin/audit` and its alias `/v1/admin/actions`: the audit trail.
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -9,8 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::dry_run::parse_flag;
 use super::list_query::check_text;
 use super::{change, page, view};
-use crate::config::sync;
-use crate::http::error::{ApiError, Code, ErrorEnvelope};
+use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response, response};
 
 /// Selects audit entries.
@@ -73,8 +72,6 @@ pub(crate) struct AuditEntryView {
     get, path = "/v1/admin/audit", params(AuditQuery),
     responses(
         (status = 200, description = "A page of the audit trail.", body = AuditPage),
-        (status = 400, description = "A parameter is invalid.", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The database is unreachable.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn audit(call: Call) -> Result<Response, ApiError> {
@@ -92,26 +89,13 @@ pub(crate) async fn audit(call: Call) -> Result<Response, ApiError> {
     } else {
         database.audit(&filter, after.unwrap_or(0), limit + 1).await
     };
-    let mut entries = entries.map_err(|error| sync::failed(&error))?;
+    let mut entries = entries?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = entries.len() > limit;
     entries.truncate(limit);
     let next = entries.last().filter(|_| has_more).map(|last| last.id.to_string());
     let entries = entries.into_iter().map(AuditEntryView::of).collect();
     Ok(response::json(StatusCode::OK, &AuditPage { entries, next }))
-}
-
-/// Lists the audit trail; the same as `/v1/admin/audit`.
-#[utoipa::path(
-    get, path = "/v1/admin/actions", params(AuditQuery),
-    responses(
-        (status = 200, description = "A page of the audit trail.", body = AuditPage),
-        (status = 400, description = "A parameter is invalid.", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The database is unreachable.", body = ErrorEnvelope<'_>),
-    )
-)]
-pub(crate) async fn actions(call: Call) -> Result<Response, ApiError> {
-    audit(call).await
 }
 
 /// Records an action that changes no item. The action is done already, so a failure to record it is only logged.
@@ -121,7 +105,7 @@ pub(crate) async fn record(call: &Call, event: AuditEvent) {
             let recorded = database.record_event(&call.caller.name, call.app.now().as_micros(), &event).await;
             recorded.err().map(|error| error.to_string())
         }
-        Err(error) => Some(error.message().to_owned()),
+        Err(error) => Some(error.to_string()),
     };
     if let Some(error) = error {
         let (request_id, by) = (call.request_id.as_str(), &*call.caller.name);

@@ -6,11 +6,11 @@
 use bytes::Bytes;
 use hyper::body::Incoming;
 use serde_json::{Map, Value as Json};
-use tollgate::config::{Document, Origin, Problem, Problems, TableReader, Value};
+use tollgate::config::{Document, LocatedValue, Origin, Problem, Problems, TableReader, Value};
 
 use crate::http::Call;
 use crate::http::error::{ApiError, Code};
-use crate::http::json::{self, Object};
+use crate::http::json;
 
 /// The largest body with one item.
 const ITEM_BYTES_MAX: usize = 64 << 10;
@@ -40,26 +40,27 @@ impl RequestBody {
     }
 
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, ApiError> {
-        let Object(values) = json::parse(body)?;
-        Ok(RequestBody::new(values))
+        Ok(RequestBody::from_table(json::parse(body)?))
     }
 
     pub(crate) fn from_toml(body: &[u8]) -> Result<Self, ApiError> {
-        let not_toml =
-            |reason: String| ApiError::field(Code::InvalidInput, "", format!("not TOML: {reason}"));
-        let text = std::str::from_utf8(body).map_err(|error| not_toml(error.to_string()))?;
+        let text = std::str::from_utf8(body)
+            .map_err(|error| ApiError::field(Code::InvalidInput, "", format!("not TOML: {error}")))?;
         let document = Document::from_toml(text).map_err(|problems| invalid(&problems, true))?;
-        let table: toml::Table =
-            text.parse().map_err(|error: toml::de::Error| not_toml(error.to_string()))?;
-        let values = table.into_iter().map(|(key, value)| (key, toml_to_json(value))).collect();
-        Ok(RequestBody { values, document, has_lines: true })
+        Ok(RequestBody { values: document_values(&document), document, has_lines: true })
     }
 
     pub(crate) fn new(values: Map<String, Json>) -> Self {
         // Every JSON value is a document value.
-        let table = serde_json::from_value(Json::Object(values.clone())).unwrap_or(Value::Table(Vec::new()));
+        RequestBody::from_table(
+            serde_json::from_value(Json::Object(values)).unwrap_or(Value::Table(Vec::new())),
+        )
+    }
+
+    fn from_table(table: Value) -> Self {
         let document = Document::from_value(table, Origin::Named("the body".to_owned()));
-        RequestBody { values, document: document.unwrap_or_else(Document::empty), has_lines: false }
+        let document = document.unwrap_or_else(Document::empty);
+        RequestBody { values: document_values(&document), document, has_lines: false }
     }
 
     /// The values as written.
@@ -110,17 +111,44 @@ fn invalid(problems: &Problems, has_lines: bool) -> ApiError {
     error.with_message(all.join("; "))
 }
 
-/// A TOML value as JSON; a date becomes a string, and a number that JSON cannot express becomes null.
-pub fn toml_to_json(value: toml::Value) -> Json {
+/// The values of a document as JSON; a date becomes a string, and a number that JSON cannot express becomes null.
+pub fn document_values(document: &Document) -> Map<String, Json> {
+    to_map(document.entries())
+}
+
+fn to_map(entries: &[(String, LocatedValue)]) -> Map<String, Json> {
+    entries.iter().map(|(key, node)| (key.clone(), to_json(&node.value))).collect()
+}
+
+fn to_json(value: &Value) -> Json {
     match value {
-        toml::Value::String(text) => Json::String(text),
-        toml::Value::Integer(number) => Json::from(number),
-        toml::Value::Float(number) => Json::from(number),
-        toml::Value::Boolean(value) => Json::Bool(value),
-        toml::Value::Datetime(instant) => Json::String(instant.to_string()),
-        toml::Value::Array(items) => Json::Array(items.into_iter().map(toml_to_json).collect()),
-        toml::Value::Table(table) => {
-            Json::Object(table.into_iter().map(|(key, value)| (key, toml_to_json(value))).collect())
+        Value::Boolean(value) => Json::Bool(*value),
+        Value::Integer(number) => Json::from(*number),
+        Value::Float(number) => Json::from(*number),
+        Value::Text(text) | Value::Datetime(text) => Json::from(&**text),
+        Value::List(items) => items.iter().map(|item| to_json(&item.value)).collect(),
+        Value::Table(entries) => Json::Object(to_map(entries)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_object_is_strict_and_drops_nulls() {
+        let body = RequestBody::from_json(br#"{"a":null,"b":{"c":[1,-2,"x",true,{"d":null}]},"e":1.5}"#);
+        let values = body.unwrap().values;
+        assert_eq!(Json::Object(values), serde_json::json!({"b":{"c":[1,-2,"x",true,{}]},"e":1.5}));
+        for (body, expected) in [
+            (r#"{"a":{"b":1,"b":2}}"#, "a.b: is given twice"),
+            (r#"{"a":1,"a":null}"#, "a: is given twice"),
+            (r#"{"a":null,"a":null}"#, "a: is given twice"),
+            (r#"{"a":[1,null]}"#, "a[1]: invalid type: null"),
+            ("[]", "must be a JSON object"),
+        ] {
+            let error = RequestBody::from_json(body.as_bytes()).unwrap_err();
+            assert!(error.message().starts_with(expected), "{body}: {}", error.message());
         }
     }
 }

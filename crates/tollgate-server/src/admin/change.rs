@@ -1,11 +1,12 @@
 //! Changes of the configuration: checked against all other rules, written in one transaction, in force on return.
 
 use tollgate_stores::sql::{
-    AppliedChange, Database, DatabaseError, ItemChange, ItemEdit, ItemId, ItemKind, ItemWrite, StoredItem,
+    AppliedChange, Database, DatabaseError, Item, ItemChange, ItemEdit, ItemId, ItemKind, ItemWrite,
+    StoredItem,
 };
 
-use super::{parse, preconditions};
-use crate::config::sync;
+use super::{parse, preconditions, warnings};
+use crate::config::normalize;
 use crate::http::Call;
 use crate::http::error::{ApiError, Code};
 
@@ -48,13 +49,25 @@ fn name(id: &ItemId) -> String {
 }
 
 pub(crate) fn database(call: &Call) -> Result<Database, ApiError> {
-    call.app.config_sync().database()
+    Ok(call.app.config_sync().database()?)
+}
+
+/// The id, normalized as `[identity]` says.
+pub(crate) fn normalized_id(call: &Call, id: &ItemId) -> ItemId {
+    normalize::item_id(id, call.app.limiter().rules().normalization())
+}
+
+/// The item with normalized ids.
+pub(crate) fn normalized(call: &Call, item: Item) -> Result<Item, ApiError> {
+    Ok(normalize::item(item, call.app.limiter().rules().normalization())?)
 }
 
 /// A change that was made, and when.
 pub(crate) struct Applied {
     pub(crate) change: AppliedChange,
     pub(crate) at_micros: u64,
+    /// What may not be as meant.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Applied {
@@ -74,7 +87,7 @@ impl Applied {
                 updated_at_micros: self.at_micros,
             });
         }
-        let stored = database(call)?.get(id).await.map_err(|error| sync::failed(&error))?;
+        let stored = database(call)?.get(id).await?;
         stored.ok_or_else(|| not_found(id, None))
     }
 }
@@ -85,6 +98,7 @@ pub(crate) async fn apply(
     edits: &[ItemEdit],
     conflict: ConflictError,
 ) -> Result<Applied, ApiError> {
+    warnings::reject_unknown_tiers(call, edits)?;
     let database = database(call)?;
     let mut attempt = 1;
     loop {
@@ -105,6 +119,7 @@ pub(crate) async fn write(
     version: Option<u64>,
 ) -> Result<Applied, DatabaseError> {
     let (by, now, request_id) = (&*call.caller.name, call.app.now().as_micros(), call.request_id.as_str());
+    let warnings = warnings::of(call, edits);
     let change = match version {
         Some(version) => database.change_at_version(version, by, now, edits).await?,
         None => database.change(by, now, edits).await?,
@@ -121,7 +136,7 @@ pub(crate) async fn write(
     if !change.items.is_empty() {
         call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
-    Ok(Applied { change, at_micros: now })
+    Ok(Applied { change, at_micros: now, warnings })
 }
 
 /// Lists every item that the edits would change.
@@ -130,6 +145,7 @@ pub(crate) async fn plan(
     edits: &[ItemEdit],
     conflict: ConflictError,
 ) -> Result<Vec<ItemChange>, ApiError> {
+    warnings::reject_unknown_tiers(call, edits)?;
     let database = database(call)?;
     check_rules(call, &database, edits).await?;
     database.dry_run(edits).await.map_err(|error| failed(error, conflict))
@@ -138,7 +154,7 @@ pub(crate) async fn plan(
 fn failed(error: DatabaseError, conflict: ConflictError) -> ApiError {
     match error {
         DatabaseError::Conflict { id, found } => conflict(&id, found),
-        error => sync::failed(&error),
+        error => error.into(),
     }
 }
 
@@ -155,14 +171,14 @@ async fn check_rules(call: &Call, database: &Database, edits: &[ItemEdit]) -> Re
         reject_file_item(call, &edit.id())?;
     }
     // Check against the latest rules, not against those this node has read last.
-    let latest = database.version().await.map_err(|error| sync::failed(&error))?;
+    let latest = database.version().await?;
     if config_sync.version() < latest && !config_sync.wait_until_applied(call.app.counters(), latest).await {
         let message = "this node has not applied the latest configuration yet; nothing was changed, retry";
         return Err(ApiError::new(Code::ServiceUnavailable, message));
     }
     // Read before compiling: a concurrent change makes this version too old, never too new.
     let version = config_sync.version();
-    config_sync.compile_with(writes).map(|_| Some(version)).map_err(|problems| {
+    config_sync.rules().compile_with(writes).map(|_| Some(version)).map_err(|problems| {
         let first = problems.0.first().map(|first| (first.key.clone(), first.reason.clone()));
         let (key, reason) = first.unwrap_or_default();
         ApiError::field(Code::InvalidInput, key, reason).with_message(problems.to_string())

@@ -12,7 +12,7 @@ use tollgate::{Request, Timestamp};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::check::request::CheckRequest;
-use crate::http::error::{ApiError, ErrorEnvelope};
+use crate::http::error::ApiError;
 use crate::http::response;
 use crate::http::{Call, Response};
 
@@ -94,8 +94,6 @@ pub(crate) struct CounterView {
     get, path = "/v1/admin/counters", params(CountersQuery),
     responses(
         (status = 200, description = "The counters.", body = CountersResponse),
-        (status = 400, description = "A parameter is invalid.", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counter store rejects this node.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn counters(call: Call) -> Result<Response, ApiError> {
@@ -110,8 +108,8 @@ pub(crate) async fn counters(call: Call) -> Result<Response, ApiError> {
     let store = if call.app.counters().redis().is_some() { "redis" } else { "memory" };
     let mut scratch = Scratch::default();
     let counted = checker.rules().resolve(&request, &mut scratch).request;
-    let mut body = CountersResponse::new(&counted, endpoints, store, inspection);
-    body.set_block(checker.explain(&request).await.decision.block());
+    let explained = checker.explain(&request).await;
+    let body = CountersResponse::new(&counted, endpoints, store, inspection, explained.decision.block());
     Ok(response::json(StatusCode::OK, &body))
 }
 
@@ -159,6 +157,7 @@ impl CountersResponse {
         endpoints: EndpointScope,
         store: &'static str,
         inspection: Inspection,
+        block: Option<Block<'_>>,
     ) -> Self {
         let endpoint = (endpoints == EndpointScope::Requested).then(|| request.endpoint.as_str().to_owned());
         CountersResponse {
@@ -167,9 +166,9 @@ impl CountersResponse {
             store,
             degraded: inspection.degraded,
             cooldown_until: inspection.cooldown.map(|left| (inspection.now + left).as_secs_ceil()),
-            blocked: false,
-            block_reason: None,
-            blocked_until: None,
+            blocked: block.is_some(),
+            block_reason: block.map(|block| block.reason.to_owned()),
+            blocked_until: block.and_then(|block| block.until).map(Timestamp::as_secs_ceil),
             counters: inspection.counters.iter().map(|each| CounterView::new(each, inspection.now)).collect(),
             skipped: inspection.skipped.iter().map(|each| each.rule.clone()).collect(),
             skipped_for: inspection
@@ -178,12 +177,6 @@ impl CountersResponse {
                 .map(|each| (each.rule, words(&each.missing)))
                 .collect(),
         }
-    }
-
-    fn set_block(&mut self, block: Option<Block<'_>>) {
-        self.blocked = block.is_some();
-        self.block_reason = block.map(|block| block.reason.to_owned());
-        self.blocked_until = block.and_then(|block| block.until).map(Timestamp::as_secs_ceil);
     }
 }
 

@@ -21,8 +21,7 @@ use super::body::RequestBody;
 use super::change::{self, Applied, ConflictError};
 use super::list_query::{ListFilter, ListQuery};
 use super::page::Page;
-use super::{dry_run, normalize, preconditions, view};
-use crate::config::sync;
+use super::{dry_run, preconditions, view};
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response, response};
 
@@ -37,8 +36,6 @@ pub(crate) trait AdminResource {
     /// What OpenAPI says about the operations.
     const OPERATIONS: Operations;
 
-    /// The item as stored.
-    type Item;
     /// The schema of a request body.
     type Input: ToSchema;
     /// The item as responses show it.
@@ -46,11 +43,14 @@ pub(crate) trait AdminResource {
     /// Usage recorded for several items.
     type Usage: Default + Send + Sync;
 
-    fn parse_id(text: String) -> Result<ItemId, ApiError>;
+    /// The id in a path.
+    fn parse_id(text: &str) -> Result<ItemId, ApiError> {
+        let missing = || ApiError::new(Code::NotFound, format!("{text:?} does not exist"));
+        ItemId::parse(Self::KIND, text).ok_or_else(missing)
+    }
 
-    fn item(item: &Item) -> Option<&Self::Item>;
-
-    fn view(call: &Call, stored: &StoredItem, item: &Self::Item, usage: &Self::Usage) -> Self::View;
+    /// The item in responses; none if it is of another kind.
+    fn view(call: &Call, stored: &StoredItem, usage: &Self::Usage) -> Option<Self::View>;
 
     /// Looks up the recorded usage of several items at once.
     fn usage(
@@ -60,16 +60,19 @@ pub(crate) trait AdminResource {
         async { Ok(Self::Usage::default()) }
     }
 
-    /// Items that the settings file defines. They can be read, not changed.
-    fn file_items(_call: &Call, _filter: &ItemFilter) -> Vec<(ItemId, Self::View)> {
+    /// Items of the settings file, or only those of one source (`file`, `built-in`). They can be read, not changed.
+    fn file_items(_call: &Call, _filter: &ItemFilter, _source: Option<&str>) -> Vec<(ItemId, Self::View)> {
         Vec::new()
     }
 }
 
 /// A kind that a request body defines completely. API keys are not one: the server generates their ids and secrets.
 pub(crate) trait Writable: AdminResource {
-    fn parse(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>, now: Timestamp) -> Option<Item>;
+    const PARSE: ParseItem;
 }
+
+/// Parses an item from a table of a document. Rules and tiers store the values as written.
+pub(crate) type ParseItem = fn(&mut TableReader<'_, '_>, &Map<String, Json>, Timestamp) -> Option<Item>;
 
 /// Summaries and status texts of the operations of one kind.
 pub(crate) struct Operations {
@@ -77,9 +80,7 @@ pub(crate) struct Operations {
     pub(crate) noun: &'static str,
     /// The path parameter.
     pub(crate) id: &'static str,
-    pub(crate) list: &'static str,
     pub(crate) create: &'static str,
-    pub(crate) read: &'static str,
     pub(crate) put: &'static str,
     pub(crate) delete: &'static str,
     /// When creating fails with 409.
@@ -93,20 +94,16 @@ pub(crate) async fn list<R: AdminResource>(call: Call) -> Result<Response, ApiEr
     let query = ListQuery::parse(&call, R::FILTERS)?;
     let page = Page::parse(R::KIND, query.get("limit"), query.get("after"))?;
     let filter = query.item_filter(&call)?;
-    let mut items = Vec::new();
-    if query.includes_source(call.app.config_sync().rules().file_source()) {
-        items = R::file_items(&call, &filter);
-        items.retain(|(id, _)| page.after.as_ref().is_none_or(|after| id > after));
-    }
+    let mut items = R::file_items(&call, &filter, query.get("source"));
+    items.retain(|(id, _)| page.after.as_ref().is_none_or(|after| id > after));
     let has_file_items = !items.is_empty();
     if query.includes_source("database") {
         let database = change::database(&call)?;
-        let stored = database.list(R::KIND, &filter, page.after.as_ref(), page.limit + 1).await;
-        let stored = stored.map_err(|error| sync::failed(&error))?;
+        let stored = database.list(R::KIND, &filter, page.after.as_ref(), page.limit + 1).await?;
         let usage = R::usage(&call, &stored).await?;
-        items.extend(
-            stored.iter().filter_map(|stored| Some((stored.item.id(), view_of::<R>(&call, stored, &usage)?))),
-        );
+        let views =
+            stored.iter().filter_map(|stored| Some((stored.item.id(), R::view(&call, stored, &usage)?)));
+        items.extend(views);
     }
     if has_file_items {
         items.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -118,7 +115,7 @@ pub(crate) async fn list<R: AdminResource>(call: Call) -> Result<Response, ApiEr
 /// `POST /v1/admin/{kind}`
 pub(crate) async fn create<R: Writable>(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = RequestBody::read(&call, body).await?;
-    let item = body.parse(|fields, values| R::parse(fields, values, call.app.now()))?;
+    let item = body.parse(|fields, values| (R::PARSE)(fields, values, call.app.now()))?;
     write::<R>(&call, item, Precondition::Absent, change::already_exists).await
 }
 
@@ -126,18 +123,18 @@ pub(crate) async fn create<R: Writable>(call: Call, body: Incoming) -> Result<Re
 pub(crate) async fn read<R: AdminResource>(call: Call) -> Result<Response, ApiError> {
     let id = path_id::<R>(&call)?;
     let named = ItemFilter { prefix: Some(id.to_string()), ..ItemFilter::default() };
-    if let Some((_, item)) = R::file_items(&call, &named).into_iter().find(|(known, _)| *known == id) {
+    if let Some((_, item)) = R::file_items(&call, &named, None).into_iter().find(|(known, _)| *known == id) {
         return Ok(response::json(StatusCode::OK, &item));
     }
-    let id = normalize::id(&call, &id);
-    let stored = change::database(&call)?.get(&id).await.map_err(|error| sync::failed(&error))?;
+    let id = change::normalized_id(&call, &id);
+    let stored = change::database(&call)?.get(&id).await?;
     let stored = stored.ok_or_else(|| change::not_found(&id, None))?;
     let etag = preconditions::etag(stored.version);
     let mut response = if preconditions::is_unchanged(&call.parts.headers, stored.version) {
         response::empty(StatusCode::NOT_MODIFIED)
     } else {
         let usage = R::usage(&call, std::slice::from_ref(&stored)).await?;
-        response::json(StatusCode::OK, &view_of::<R>(&call, &stored, &usage))
+        response::json(StatusCode::OK, &R::view(&call, &stored, &usage))
     };
     response.headers_mut().insert(header::ETAG, etag);
     Ok(response)
@@ -147,8 +144,8 @@ pub(crate) async fn read<R: AdminResource>(call: Call) -> Result<Response, ApiEr
 pub(crate) async fn put<R: Writable>(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let id = path_id::<R>(&call)?;
     let body = RequestBody::read(&call, body).await?.with_default(R::ID_FIELD, &id.to_string());
-    let item = body.parse(|fields, values| R::parse(fields, values, call.app.now()))?;
-    if normalize::id(&call, &item.id()) != normalize::id(&call, &id) {
+    let item = body.parse(|fields, values| (R::PARSE)(fields, values, call.app.now()))?;
+    if change::normalized_id(&call, &item.id()) != change::normalized_id(&call, &id) {
         return Err(ApiError::field(Code::InvalidInput, R::ID_FIELD, "differs from the path"));
     }
     let precondition = preconditions::parse(&call.parts.headers)?;
@@ -174,7 +171,7 @@ pub(crate) async fn delete<R: AdminResource>(call: Call) -> Result<Response, Api
             }
             precondition => (precondition, change::version_differs),
         };
-    let edit = ItemEdit { write: ItemWrite::Delete(normalize::id(&call, &id)), precondition };
+    let edit = ItemEdit { write: ItemWrite::Delete(change::normalized_id(&call, &id)), precondition };
     if dry_run::parse(&call)? {
         return dry_run::respond(&call, &[edit], conflict).await;
     }
@@ -184,7 +181,7 @@ pub(crate) async fn delete<R: AdminResource>(call: Call) -> Result<Response, Api
 
 /// The id in the path.
 pub(crate) fn path_id<R: AdminResource>(call: &Call) -> Result<ItemId, ApiError> {
-    R::parse_id(call.path_param(R::ID_FIELD)?)
+    R::parse_id(&call.path_param(R::ID_FIELD)?)
 }
 
 /// Stores an item, or shows what would change.
@@ -194,7 +191,7 @@ async fn write<R: AdminResource>(
     precondition: Precondition,
     conflict: ConflictError,
 ) -> Result<Response, ApiError> {
-    let item = normalize::item(call, item)?;
+    let item = change::normalized(call, item)?;
     let id = item.id();
     let edit = ItemEdit { write: ItemWrite::Put(item), precondition };
     if dry_run::parse(call)? {
@@ -213,18 +210,32 @@ pub(crate) async fn written<R: AdminResource>(
     status: StatusCode,
 ) -> Result<Response, ApiError> {
     let stored = applied.stored(call, id).await?;
-    Ok(item_response(&stored, &written_view::<R>(call, &stored).await, status))
+    Ok(item_response(applied, &stored, &written_view::<R>(call, &stored).await, status))
 }
 
 /// An item that was just written. The write succeeded, so a failed lookup of its usage is not reported.
 pub(crate) async fn written_view<R: AdminResource>(call: &Call, stored: &StoredItem) -> Option<R::View> {
     let usage = R::usage(call, std::slice::from_ref(stored)).await.unwrap_or_default();
-    view_of::<R>(call, stored, &usage)
+    R::view(call, stored, &usage)
 }
 
-/// A response with an item, its `ETag` and, if it is new, its `Location`.
-pub(crate) fn item_response(stored: &StoredItem, view: &impl Serialize, status: StatusCode) -> Response {
-    let mut response = response::json(status, view);
+/// The body of the response to a write.
+#[derive(Serialize)]
+struct Written<'a, V> {
+    #[serde(flatten)]
+    view: &'a V,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+}
+
+/// A response with an item that was written, warnings, its `ETag` and, if it is new, its `Location`.
+pub(crate) fn item_response(
+    applied: &Applied,
+    stored: &StoredItem,
+    view: &impl Serialize,
+    status: StatusCode,
+) -> Response {
+    let mut response = response::json(status, &Written { view, warnings: &applied.warnings });
     let headers = response.headers_mut();
     headers.insert(header::ETAG, preconditions::etag(stored.version));
     if status == StatusCode::CREATED
@@ -233,10 +244,6 @@ pub(crate) fn item_response(stored: &StoredItem, view: &impl Serialize, status: 
         headers.insert(header::LOCATION, location);
     }
     response
-}
-
-fn view_of<R: AdminResource>(call: &Call, stored: &StoredItem, usage: &R::Usage) -> Option<R::View> {
-    R::item(&stored.item).map(|item| R::view(call, stored, item, usage))
 }
 
 /// The path of an item. Characters with a meaning in a path are escaped.

@@ -11,7 +11,8 @@ use tollgate_stores::sql::{ItemChange, ItemEdit, ItemKind, ItemWrite, Preconditi
 use utoipa::{IntoParams, ToSchema};
 
 use super::change::{self, ConflictError};
-use super::view;
+use super::definition::definition;
+use super::warnings;
 use crate::config::sync;
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response, response};
@@ -39,6 +40,8 @@ pub(crate) struct DryRunResponse {
     changes: Vec<ChangeView>,
     /// Effect on the requests of the last minutes; null for API keys, which do not change limits.
     effect: Option<Effect>,
+    /// What may not be as meant.
+    warnings: Vec<String>,
 }
 
 /// One changed item.
@@ -69,8 +72,8 @@ impl ChangeView {
             kind: change.id.kind().as_str(),
             id: change.id.to_string(),
             action,
-            before: change.before.as_ref().map(|stored| view::definition(&stored.item)),
-            after: change.after.as_ref().map(view::definition),
+            before: change.before.as_ref().map(|stored| definition(&stored.item)),
+            after: change.after.as_ref().map(definition),
         }
     }
 }
@@ -81,20 +84,9 @@ pub(crate) fn parse(call: &Call) -> Result<bool, ApiError> {
     parse_flag("dry_run", query.dry_run.as_deref())
 }
 
-/// Reads `dry_run`, whatever other parameters there are.
-pub(crate) fn is_requested(call: &Call) -> Result<bool, ApiError> {
-    let query: Vec<(String, String)> = call.query()?;
-    let mut values = query.iter().filter(|(name, _)| name == "dry_run").map(|(_, value)| &**value);
-    let first = values.next();
-    if values.next().is_some() {
-        return Err(ApiError::field(Code::InvalidInput, "dry_run", "is given twice"));
-    }
-    parse_flag("dry_run", first)
-}
-
 /// For operations without a dry run: a request for one must not do the real thing.
 pub(crate) fn reject(call: &Call) -> Result<(), ApiError> {
-    if is_requested(call)? {
+    if parse(call)? {
         return Err(ApiError::field(Code::InvalidInput, "dry_run", "is not supported by this operation"));
     }
     Ok(())
@@ -118,7 +110,8 @@ pub(crate) async fn respond(
     let differences = change::plan(call, edits, conflict).await?;
     let effect = effect(call, &differences).await?;
     let changes = differences.iter().map(ChangeView::of).collect();
-    Ok(response::json(StatusCode::OK, &DryRunResponse { dry_run: true, changes, effect }))
+    let warnings = warnings::of(call, edits);
+    Ok(response::json(StatusCode::OK, &DryRunResponse { dry_run: true, changes, effect, warnings }))
 }
 
 /// Shows what setting or deleting the override of one user on one endpoint would change.
@@ -146,8 +139,9 @@ pub(crate) async fn effect(call: &Call, changes: &[ItemChange]) -> Result<Option
     let _replay = REPLAYS.acquire().await.map_err(|_| failed())?;
     let app = Arc::clone(&call.app);
     let replay = tokio::task::spawn_blocking(move || {
-        let (current, preview) = sync::preview(app.config_sync(), &app.limiter().rules(), &writes)?;
-        Ok(app.traffic_sample().compare(&current, &preview, app.now()))
+        let current = app.limiter().rules();
+        let after = sync::preview(app.config_sync(), &current, &writes)?;
+        Ok(app.traffic_sample().compare(&current, &after, app.now()))
     });
     let effect: Result<Effect, Problems> = replay.await.map_err(|_| failed())?;
     // Rules that do not compile were rejected before.

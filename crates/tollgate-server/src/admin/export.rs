@@ -10,10 +10,12 @@ use tokio::sync::Semaphore;
 use tollgate_stores::sql::{Database, DatabaseError, ItemFilter, ItemId, ItemKind};
 use utoipa::{IntoParams, ToSchema};
 
-use super::schema::{BlockInput, QuotaInput, RuleInput, TierInput};
+use super::blocks::BlockProperties;
+use super::definition::definition;
+use super::quotas::QuotaInput;
+use super::schema::{RuleInput, TierInput};
 use super::{change, page, preconditions, view};
 use crate::api::config::ConfigBody;
-use crate::config::sync;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::{Call, Response, response};
 
@@ -54,6 +56,16 @@ pub(crate) struct ExportQuery {
 pub(crate) struct ExportResponse {
     /// Configuration version of the export.
     version: u64,
+    #[serde(flatten)]
+    items: ItemSections,
+    /// Cursor of the next page; null if this is the last.
+    next: Option<String>,
+}
+
+/// The items of an export or import by kind.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes JSON that is built and parsed as values")]
+pub(crate) struct ItemSections {
     /// Rules, with the keys of `[[rules]]`.
     rules: Option<Vec<RuleInput>>,
     /// Tiers, with the keys of `[[tiers]]`.
@@ -61,11 +73,9 @@ pub(crate) struct ExportResponse {
     /// Quotas of users.
     quotas: Option<Vec<QuotaInput>>,
     /// Blocked clients.
-    blocks: Option<Vec<BlockInput>>,
+    blocks: Option<Vec<BlockProperties>>,
     /// Limits of single users on single endpoints, as in `PUT /v1/rate-limit/config`.
     limits: Option<Vec<ConfigBody<'static>>>,
-    /// Cursor of the next page; null if this is the last.
-    next: Option<String>,
 }
 
 /// Exports the configuration in the database, except API keys. Items of the settings file are not included.
@@ -75,7 +85,6 @@ pub(crate) struct ExportResponse {
         (status = 200, description = "The configuration, as import accepts it. `ETag` is its version.",
          content((ExportResponse = "application/json"), (String = "application/toml")),
          headers(("ETag" = String, description = "Version of the configuration."))),
-        (status = 400, description = "A parameter is invalid.", body = ErrorEnvelope<'_>),
         (status = 409, description = "The configuration is too large for one response; use `limit`.", body = ErrorEnvelope<'_>),
         (status = 503, description = "The database is unreachable, or too many exports are running.", body = ErrorEnvelope<'_>),
     )
@@ -92,10 +101,10 @@ pub(crate) async fn export(call: Call) -> Result<Response, ApiError> {
     let _permit = EXPORTS.try_acquire().map_err(busy)?;
     let database = change::database(&call)?;
     for _ in 0..ATTEMPTS_MAX {
-        let version = database.version().await.map_err(|error| sync::failed(&error))?;
+        let version = database.version().await?;
         let items = selection.read(&database).await?;
-        if database.version().await.map_err(|error| sync::failed(&error))? == version {
-            return Ok(respond(&selection, version, items, is_toml));
+        if database.version().await? == version {
+            return Ok(respond(version, items, is_toml));
         }
     }
     Err(ApiError::new(Code::ServiceUnavailable, "the configuration changed during the export; retry"))
@@ -117,7 +126,7 @@ impl ExportQuery {
     }
 
     fn after(&self) -> Result<Option<ItemId>, ApiError> {
-        self.after.as_deref().map(|text| page::parse_mixed_cursor(&KINDS, text)).transpose()
+        self.after.as_deref().map(|text| page::parse_cursor(&KINDS, text)).transpose()
     }
 }
 
@@ -147,7 +156,9 @@ struct Selection {
 /// The items that were read.
 #[derive(Default)]
 struct Items {
-    definitions: Vec<(ItemKind, Map<String, Json>)>,
+    /// The definitions by kind.
+    sections: Vec<(ItemKind, Vec<Json>)>,
+    count: usize,
     bytes: usize,
     last: Option<ItemId>,
     has_more: bool,
@@ -155,7 +166,8 @@ struct Items {
 
 impl Selection {
     async fn read(&self, database: &Database) -> Result<Items, ApiError> {
-        let mut items = Items::default();
+        let sections = self.kinds.iter().map(|kind| (*kind, Vec::new())).collect();
+        let mut items = Items { sections, ..Items::default() };
         for kind in &self.kinds {
             // Kinds before that of the cursor were on earlier pages.
             match &self.after {
@@ -163,7 +175,7 @@ impl Selection {
                 Some(after) if after.kind() == *kind => items.last = Some(after.clone()),
                 _ => {}
             }
-            self.read_kind(database, *kind, &mut items).await.map_err(|error| sync::failed(&error))?;
+            self.read_kind(database, *kind, &mut items).await?;
             if items.has_more {
                 break;
             }
@@ -191,11 +203,11 @@ impl Selection {
             let read = database.list(kind, &ItemFilter::default(), after.as_ref(), ITEMS_PER_QUERY).await?;
             let is_last = read.len() < usize::try_from(ITEMS_PER_QUERY).unwrap_or(usize::MAX);
             for stored in &read {
-                if items.definitions.len() == limit || items.bytes > BYTES_MAX {
+                if items.count == limit || items.bytes > BYTES_MAX {
                     items.has_more = true;
                     return Ok(());
                 }
-                items.push(stored.item.id(), view::definition(&stored.item));
+                items.push(stored.item.id(), definition(&stored.item));
             }
             if is_last {
                 return Ok(());
@@ -207,7 +219,10 @@ impl Selection {
 impl Items {
     fn push(&mut self, id: ItemId, definition: Map<String, Json>) {
         self.bytes += serde_json::to_vec(&definition).map_or(0, |bytes| bytes.len());
-        self.definitions.push((id.kind(), definition));
+        self.count += 1;
+        if let Some((_, section)) = self.sections.iter_mut().find(|(kind, _)| *kind == id.kind()) {
+            section.push(Json::Object(definition));
+        }
         self.last = Some(id);
     }
 }
@@ -216,16 +231,10 @@ fn position(kind: ItemKind) -> usize {
     KINDS.iter().position(|known| *known == kind).unwrap_or(KINDS.len())
 }
 
-fn respond(selection: &Selection, version: u64, items: Items, is_toml: bool) -> Response {
-    let next = items.last.filter(|_| items.has_more).map(|last| page::mixed_cursor(&last));
-    let mut sections: Vec<(ItemKind, Vec<Json>)> =
-        selection.kinds.iter().map(|kind| (*kind, Vec::new())).collect();
-    for (kind, definition) in items.definitions {
-        if let Some((_, items)) = sections.iter_mut().find(|(known, _)| *known == kind) {
-            items.push(Json::Object(definition));
-        }
-    }
-    let mut response = if is_toml { toml(version, sections, next) } else { json(version, sections, next) };
+fn respond(version: u64, items: Items, is_toml: bool) -> Response {
+    let next = items.last.filter(|_| items.has_more).map(|last| page::cursor(&last));
+    let respond = if is_toml { toml } else { json };
+    let mut response = respond(version, items.sections, next);
     response.headers_mut().insert(header::ETAG, preconditions::etag(version));
     response
 }

@@ -6,6 +6,7 @@ use http::{StatusCode, header};
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
+use tollgate::Timestamp;
 use tollgate::config::{Document, Problems, TableReader};
 use tollgate_stores::sql::{
     Database, DatabaseError, Item, ItemChange, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite,
@@ -15,12 +16,11 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::body::RequestBody;
 use super::change::{self, Applied};
+use super::crud::ParseItem;
 use super::dry_run::{self, ChangeView, parse_flag};
-use super::export::{ITEMS_MAX, KINDS, parse_kinds};
-use super::schema::{BlockImport, QuotaInput, RuleInput, TierInput};
-use super::{parse, preconditions, view};
-use crate::api::config::ConfigBody;
-use crate::config::{normalize, sync};
+use super::export::{ITEMS_MAX, ItemSections, KINDS, parse_kinds};
+use super::{parse, preconditions, view, warnings};
+use crate::config::normalize::{self, NormalizedTooLong};
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::{Call, Response, response};
 use crate::records::traffic_sample::Effect;
@@ -50,16 +50,8 @@ pub(crate) struct ImportQuery {
 pub(crate) struct ImportBody {
     /// Version of an export; ignored.
     version: Option<u64>,
-    /// Rules, with the keys of `[[rules]]`.
-    rules: Option<Vec<RuleInput>>,
-    /// Tiers, with the keys of `[[tiers]]`.
-    tiers: Option<Vec<TierInput>>,
-    /// Quotas of users.
-    quotas: Option<Vec<QuotaInput>>,
-    /// Blocked clients.
-    blocks: Option<Vec<BlockImport>>,
-    /// Limits of single users on single endpoints, as in `PUT /v1/rate-limit/config`.
-    limits: Option<Vec<ConfigBody<'static>>>,
+    #[serde(flatten)]
+    items: ItemSections,
     /// Cursor of an export; a page of an export cannot be imported with `prune`.
     next: Option<String>,
 }
@@ -83,6 +75,8 @@ pub(crate) struct ImportResponse {
     changes: Vec<ChangeView>,
     /// Effect on the requests of the last minutes; only of a dry run.
     effect: Option<Effect>,
+    /// What may not be as meant.
+    warnings: Vec<String>,
 }
 
 /// Creates and replaces many items at once, all or none. Accepts JSON, or TOML with `Content-Type: application/toml`.
@@ -91,12 +85,10 @@ pub(crate) struct ImportResponse {
     request_body(content((ImportBody = "application/json"), (String = "application/toml"))),
     responses(
         (status = 200, description = "What was changed, or with `dry_run` would be.", body = ImportResponse),
-        (status = 400, description = "An item is invalid; nothing was changed.", body = ErrorEnvelope<'_>),
         (status = 409, description = "An item is defined in the settings file.", body = ErrorEnvelope<'_>),
         (status = 412, description = "The configuration is not at the version in `If-Match`.", body = ErrorEnvelope<'_>),
         (status = 413, description = "More than 8 MB, 10,000 items or 10,000 deletions.", body = ErrorEnvelope<'_>),
         (status = 415, description = "The body is neither JSON nor TOML.", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The database is unreachable.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiError> {
@@ -113,17 +105,18 @@ pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiEr
         let plan = plan(&call, &import, prune, expected).await?;
         if is_dry_run {
             let effect = dry_run::effect(&call, &plan.changes).await?;
-            return Ok(respond(&import, &plan.changes, plan.version, true, effect));
+            let warnings = warnings::of(&call, &plan.edits());
+            return Ok(respond(&import, plan.version, &plan.changes, warnings, Some(effect)));
         }
         match change::write(&call, &change::database(&call)?, &plan.edits(), Some(plan.version)).await {
-            Ok(Applied { change, .. }) => {
-                return Ok(respond(&import, &change.items, change.version, false, None));
+            Ok(Applied { change, warnings, .. }) => {
+                return Ok(respond(&import, change.version, &change.items, warnings, None));
             }
             Err(DatabaseError::VersionConflict { found }) if expected.is_some() => {
                 return Err(version_differs(found, expected));
             }
             Err(DatabaseError::VersionConflict { .. }) if attempt < ATTEMPTS_MAX => attempt += 1,
-            Err(error) => return Err(sync::failed(&error)),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -159,15 +152,14 @@ fn parse_section(
     fields: &mut TableReader<'_, '_>,
     values: &Map<String, Json>,
     kind: ItemKind,
-    call: &Call,
+    normalize: impl Fn(Item) -> Result<Item, NormalizedTooLong>,
 ) -> Vec<Item> {
-    let (empty, rules) = (Map::new(), call.app.limiter().rules());
+    let empty = Map::new();
     let mut written = values.get(view::plural(kind)).and_then(Json::as_array).into_iter().flatten();
     let mut known = HashSet::new();
     fields.list_of_tables(view::plural(kind), |fields| {
         let values = written.next().and_then(Json::as_object).unwrap_or(&empty);
-        let item = parse_item(fields, values, kind)?;
-        let item = normalize::item(item, rules.normalization());
+        let item = normalize(parse_item(fields, values, kind)?);
         let item = item.map_err(|error| fields.report(error.field, error.to_string())).ok()?;
         reject_duplicate(fields, &item, &mut known);
         Some(item)
@@ -180,16 +172,11 @@ fn parse_section(
 /// # Errors
 /// All invalid fields.
 pub fn check_import(document: &Document) -> Result<(), Problems> {
-    let (mut problems, empty) = (Problems::default(), Map::new());
+    let mut problems = Problems::default();
     let mut fields = document.fields(&mut problems);
     skip_metadata(&mut fields);
     for kind in KINDS {
-        let mut known = HashSet::new();
-        let _: Vec<()> = fields.list_of_tables(view::plural(kind), |fields| {
-            let item = parse_item(fields, &empty, kind)?;
-            reject_duplicate(fields, &item, &mut known);
-            Some(())
-        });
+        parse_section(&mut fields, &Map::new(), kind, Ok);
     }
     fields.finish();
     problems.0.retain(|problem| problem.reason != parse::READ_ONLY);
@@ -206,14 +193,15 @@ fn skip_metadata(fields: &mut TableReader<'_, '_>) {
 }
 
 fn parse_item(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>, kind: ItemKind) -> Option<Item> {
-    match kind {
-        ItemKind::Rule => parse::rule(fields, values),
-        ItemKind::Tier => parse::tier(fields, values),
-        ItemKind::Quota => parse::quota(fields),
-        ItemKind::Block => parse::imported_block(fields),
-        ItemKind::Limit => parse::limit(fields),
-        ItemKind::Key => None,
-    }
+    let parse: ParseItem = match kind {
+        ItemKind::Rule => parse::rule,
+        ItemKind::Tier => parse::tier,
+        ItemKind::Quota => parse::quota,
+        ItemKind::Block => parse::imported_block,
+        ItemKind::Limit => parse::limit,
+        ItemKind::Key => return None,
+    };
+    parse(fields, values, Timestamp::default())
 }
 
 fn reject_duplicate(fields: &mut TableReader<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
@@ -244,14 +232,11 @@ impl Import {
                 "a page of an export cannot be imported with prune: items of other pages would be deleted";
             return Err(ApiError::field(Code::InvalidInput, "next", reason));
         }
-        let mut items = body.parse(|fields, values| {
+        let rules = call.app.limiter().rules();
+        let normalize = |item| normalize::item(item, rules.normalization());
+        let mut items: Vec<Item> = body.parse(|fields, values| {
             skip_metadata(fields);
-            Some(
-                KINDS
-                    .iter()
-                    .flat_map(|kind| parse_section(fields, values, *kind, call))
-                    .collect::<Vec<Item>>(),
-            )
+            Some(KINDS.iter().flat_map(|kind| parse_section(fields, values, *kind, normalize)).collect())
         })?;
         if items.len() > ITEMS_MAX {
             let message = format!("an import can have at most {ITEMS_MAX} items; split it");
@@ -298,8 +283,7 @@ async fn find_surplus(
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let page = database.list(kind, &ItemFilter::default(), after.as_ref(), ITEMS_PER_QUERY).await;
-        let page: Vec<ItemId> =
-            page.map_err(|error| sync::failed(&error))?.iter().map(|stored| stored.item.id()).collect();
+        let page: Vec<ItemId> = page?.iter().map(|stored| stored.item.id()).collect();
         let is_last = page.len() < usize::try_from(ITEMS_PER_QUERY).unwrap_or(usize::MAX);
         after = page.last().cloned();
         found.extend(page.into_iter().filter(|id| !kept.contains(id)));
@@ -322,7 +306,7 @@ struct Plan {
 
 async fn plan(call: &Call, import: &Import, prune: bool, expected: Option<u64>) -> Result<Plan, ApiError> {
     let database = change::database(call)?;
-    let version = database.version().await.map_err(|error| sync::failed(&error))?;
+    let version = database.version().await?;
     if expected.is_some_and(|expected| expected != version) {
         return Err(version_differs(version, expected));
     }
@@ -350,16 +334,26 @@ impl Plan {
 
 fn respond(
     import: &Import,
-    changes: &[ItemChange],
     version: u64,
-    dry_run: bool,
-    effect: Option<Effect>,
+    changes: &[ItemChange],
+    warnings: Vec<String>,
+    dry_run: Option<Option<Effect>>,
 ) -> Response {
     let changes: Vec<ChangeView> = changes.iter().map(ChangeView::of).collect();
     let count = |action: &str| changes.iter().filter(|change| change.action == action).count();
     let (created, updated, deleted) = (count("create"), count("update"), count("delete"));
     let unchanged = import.items.len().saturating_sub(created + updated);
-    let body = ImportResponse { dry_run, version, created, updated, deleted, unchanged, changes, effect };
+    let body = ImportResponse {
+        dry_run: dry_run.is_some(),
+        version,
+        created,
+        updated,
+        deleted,
+        unchanged,
+        changes,
+        effect: dry_run.flatten(),
+        warnings,
+    };
     let mut response = response::json(StatusCode::OK, &body);
     response.headers_mut().insert(header::ETAG, preconditions::etag(version));
     response

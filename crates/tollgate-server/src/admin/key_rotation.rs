@@ -30,15 +30,13 @@ pub(crate) struct RotateBody {
 ///
 /// The old secret remains valid during the overlap. A secret from an earlier rotation becomes invalid at once.
 #[utoipa::path(
-    post, path = "/v1/admin/keys/{id}/rotate", request_body = Option<RotateBody>,
+    post, path = "/v1/admin/keys/{id}/rotate", operation_id = "rotate_key", request_body = Option<RotateBody>,
     params(("id" = String, Path, description = "Id of the key."), ChangeQuery),
     responses(
         (status = 200, description = "The key; `key` has the new secret, which is not shown again.", body = KeyView),
-        (status = 400, description = "A field is invalid; nothing was changed.", body = ErrorEnvelope<'_>),
         (status = 404, description = "The key does not exist.", body = ErrorEnvelope<'_>),
         (status = 409, description = "The key is revoked or expired.", body = ErrorEnvelope<'_>),
         (status = 412, description = "The key is not at the version in `If-Match`.", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The database is unreachable.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn rotate(call: Call, body: Incoming) -> Result<Response, ApiError> {
@@ -51,7 +49,7 @@ pub(crate) async fn rotate(call: Call, body: Incoming) -> Result<Response, ApiEr
     let rotated = |key: KeyItem| {
         require_active(&key, now)?;
         let new = config_sync.new_secret(&key.id)?;
-        let hash = config_sync.key_hash(new.reveal());
+        let hash = config_sync.secret().verifier(new.reveal());
         secret = Some(new);
         let until = Some((now + overlap).as_micros()).filter(|_| overlap > Span::ZERO);
         let previous_hash = until.map(|_| key.hash);
@@ -67,13 +65,12 @@ pub(crate) async fn rotate(call: Call, body: Incoming) -> Result<Response, ApiEr
 
 /// Revokes a key permanently.
 #[utoipa::path(
-    post, path = "/v1/admin/keys/{id}/revoke",
+    post, path = "/v1/admin/keys/{id}/revoke", operation_id = "revoke_key",
     params(("id" = String, Path, description = "Id of the key."), ChangeQuery),
     responses(
         (status = 200, description = "The key, revoked now or before.", body = KeyView),
         (status = 404, description = "The key does not exist.", body = ErrorEnvelope<'_>),
         (status = 412, description = "The key is not at the version in `If-Match`.", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The database is unreachable.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn revoke(call: Call) -> Result<Response, ApiError> {
@@ -91,10 +88,7 @@ pub(crate) async fn revoke(call: Call) -> Result<Response, ApiError> {
             ..key
         })
     };
-    match keys::update(&call, &id, revoked).await? {
-        Updated::DryRun(response) => Ok(response),
-        Updated::Applied(applied) => crud::written::<Keys>(&call, &applied, &id, StatusCode::OK).await,
-    }
+    keys::replace(&call, &id, revoked).await
 }
 
 fn overlap(value: &Value) -> Result<Span, String> {

@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode, header};
 use hyper::body::Incoming;
 use serde::Serialize;
 use tollgate_stores::sql::{
-    AccountLimits, Item, ItemEdit, ItemId, ItemKind, ItemWrite, KeyItem, KeyUsage, Precondition, StoredItem,
+    Item, ItemEdit, ItemId, ItemKind, ItemWrite, KeyItem, KeyUsage, Precondition, StoredItem,
 };
 use utoipa::ToSchema;
 
@@ -16,35 +16,28 @@ use super::body::RequestBody;
 use super::change::{self, Applied};
 use super::crud::{self, AdminResource, Operations};
 use super::list_query::{self, ListFilter};
-use super::parse::{self, KeyFields};
-use super::schema::KeyInput;
+use super::parse;
 use super::view::{self, Revision};
-use super::{dry_run, normalize, preconditions};
-use crate::config::sync;
+use super::{dry_run, preconditions};
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response};
 
 /// Attempts to update a key while others change it at the same time.
 const ATTEMPTS_MAX: usize = 5;
 
-/// An API key.
+/// The properties of an API key.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct KeyView {
-    /// The id: the public part of the key.
-    id: String,
-    /// The complete key; only in the response that creates or rotates it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<String>,
+pub(crate) struct KeyProperties {
     /// A display name.
     name: String,
     /// User that the holder counts as.
     user_id: Option<String>,
-    /// Tenant of the key.
+    /// Tenant of the key. A caller with this key can act for this tenant only.
     tenant: Option<String>,
     /// Tier of the holder.
     tier: Option<String>,
-    /// What the holder may do in this API.
-    scopes: Vec<String>,
+    /// What the holder may do in this API: `check`, `read`, `config`, `reset`, `override`, `admin`.
+    scopes: Option<Vec<String>>,
     /// Requests per second; overrides the rules.
     requests_per_second: Option<u32>,
     /// Requests per hour; overrides the rules.
@@ -55,6 +48,45 @@ pub(crate) struct KeyView {
     burst: Option<u32>,
     /// Expiry, RFC 3339; null if the key does not expire.
     expires_at: Option<String>,
+}
+
+impl From<&KeyItem> for KeyProperties {
+    fn from(key: &KeyItem) -> Self {
+        KeyProperties {
+            name: key.name.clone(),
+            user_id: key.user.clone(),
+            tenant: key.tenant.clone(),
+            tier: key.tier.clone(),
+            scopes: Some(key.scopes.clone()),
+            requests_per_second: key.limits.requests_per_second,
+            requests_per_hour: key.limits.requests_per_hour,
+            requests_per_day: key.limits.requests_per_day,
+            burst: key.limits.burst,
+            expires_at: key.expires_at_micros.map(view::timestamp),
+        }
+    }
+}
+
+/// An API key to create or replace.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what the parser accepts")]
+pub(crate) struct KeyInput {
+    #[serde(flatten)]
+    properties: KeyProperties,
+    /// Expiry from now: `"90d"`.
+    expires_in: Option<String>,
+}
+
+/// An API key.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct KeyView {
+    /// The id: the public part of the key.
+    id: String,
+    /// The complete key; only in the response that creates or rotates it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(flatten)]
+    properties: KeyProperties,
     /// `active`, `expired` or `revoked`.
     status: &'static str,
     /// End of the overlap in which the previous secret is accepted, RFC 3339.
@@ -86,55 +118,39 @@ impl AdminResource for Keys {
     const OPERATIONS: Operations = Operations {
         noun: "key",
         id: "Id of the key, not the key itself.",
-        list: "Lists keys by id.",
         create: "Creates a key. The response is the only one that contains it.",
-        read: "Returns a key without its secret.",
         put: "Replaces the properties of a key. Its secret and a revocation remain.",
         delete: "Deletes a key and its usage totals. The audit trail keeps its history.",
         create_conflict: "`auth.key_secret` of this node differs from that of the other nodes.",
         put_creates: false,
     };
 
-    type Item = KeyItem;
     type Input = KeyInput;
     type View = KeyView;
     type Usage = HashMap<String, KeyUsage>;
 
-    fn parse_id(text: String) -> Result<ItemId, ApiError> {
-        let id = ItemId::Key(text);
+    fn parse_id(text: &str) -> Result<ItemId, ApiError> {
+        let id = ItemId::Key(text.to_owned());
         // No key has such an id, and some databases reject it.
-        let is_possible = matches!(&id, ItemId::Key(text) if text.len() <= 64 && !text.contains('\0'));
-        if is_possible { Ok(id) } else { Err(change::not_found(&id, None)) }
-    }
-
-    fn item(item: &Item) -> Option<&KeyItem> {
-        if let Item::Key(key) = item { Some(key) } else { None }
+        if text.len() > 64 || text.contains('\0') { Err(change::not_found(&id, None)) } else { Ok(id) }
     }
 
     async fn usage(call: &Call, stored: &[StoredItem]) -> Result<Self::Usage, ApiError> {
-        let ids: Vec<&str> =
-            stored.iter().filter_map(|stored| Self::item(&stored.item)).map(|key| &*key.id).collect();
-        let usage = change::database(call)?.keys_usage(&ids).await.map_err(|error| sync::failed(&error))?;
+        let ids: Vec<String> = stored.iter().map(|stored| stored.item.id().to_string()).collect();
+        let ids: Vec<&str> = ids.iter().map(|id| &**id).collect();
+        let usage = change::database(call)?.keys_usage(&ids).await?;
         Ok(usage.into_iter().map(|usage| (usage.id.clone(), usage)).collect())
     }
 
-    fn view(call: &Call, stored: &StoredItem, key: &KeyItem, usage: &Self::Usage) -> KeyView {
+    fn view(call: &Call, stored: &StoredItem, usage: &Self::Usage) -> Option<KeyView> {
+        let Item::Key(key) = &stored.item else { return None };
         let now = call.app.now().as_micros();
         let usage = usage.get(&key.id);
         let previous_until = key.previous_until_micros.filter(|until| *until > now);
-        KeyView {
+        Some(KeyView {
             id: key.id.clone(),
             key: None,
-            name: key.name.clone(),
-            user_id: key.user.clone(),
-            tenant: key.tenant.clone(),
-            tier: key.tier.clone(),
-            scopes: key.scopes.clone(),
-            requests_per_second: key.limits.requests_per_second,
-            requests_per_hour: key.limits.requests_per_hour,
-            requests_per_day: key.limits.requests_per_day,
-            burst: key.limits.burst,
-            expires_at: key.expires_at_micros.map(view::timestamp),
+            properties: key.into(),
             status: status(key, now),
             previous_until: previous_until.map(view::timestamp),
             revoked_at: key.revoked_at_micros.map(view::timestamp),
@@ -142,7 +158,7 @@ impl AdminResource for Keys {
             last_used_at: usage.map(|usage| view::timestamp(usage.last_used_at_micros)),
             requests_total: usage.map_or(0, |usage| usage.requests),
             revision: Revision::of(stored),
-        }
+        })
     }
 }
 
@@ -160,8 +176,12 @@ pub(crate) async fn create(call: Call, body: Incoming) -> Result<Response, ApiEr
     let fields = body.parse(|fields, _| parse::key(fields, call.app.now(), true))?;
     let config_sync = call.app.config_sync();
     let secret = config_sync.new_key()?;
-    let key = new_key(secret.id(), config_sync.key_hash(secret.reveal()), fields);
-    let write = ItemWrite::Put(normalize::item(&call, Item::Key(key))?);
+    let key = KeyItem {
+        id: secret.id().to_owned(),
+        hash: config_sync.secret().verifier(secret.reveal()),
+        ..fields
+    };
+    let write = ItemWrite::Put(change::normalized(&call, Item::Key(key))?);
     let edit = ItemEdit { write, precondition: Precondition::Absent };
     if dry_run::parse(&call)? {
         return dry_run::respond(&call, &[edit], change::version_differs).await;
@@ -176,41 +196,29 @@ pub(crate) async fn put(call: Call, body: Incoming) -> Result<Response, ApiError
     let id = crud::path_id::<Keys>(&call)?;
     let body = RequestBody::read(&call, body).await?;
     let fields = body.parse(|fields, _| parse::key(fields, call.app.now(), false))?;
-    match update(&call, &id, |key| Ok(with_fields(key, fields.clone()))).await? {
-        Updated::DryRun(response) => Ok(response),
-        Updated::Applied(applied) => crud::written::<Keys>(&call, &applied, &id, StatusCode::OK).await,
-    }
-}
-
-fn new_key(id: &str, hash: [u8; 32], fields: KeyFields) -> KeyItem {
-    let key = KeyItem {
-        id: id.to_owned(),
-        hash,
-        previous_hash: None,
-        previous_until_micros: None,
-        name: String::new(),
-        user: None,
-        tenant: None,
-        tier: None,
-        scopes: Vec::new(),
-        limits: AccountLimits::default(),
-        expires_at_micros: None,
-        revoked_at_micros: None,
-        revoked_by: None,
+    let replaced = |key: KeyItem| {
+        Ok(KeyItem {
+            id: key.id,
+            hash: key.hash,
+            previous_hash: key.previous_hash,
+            previous_until_micros: key.previous_until_micros,
+            revoked_at_micros: key.revoked_at_micros,
+            revoked_by: key.revoked_by,
+            ..fields.clone()
+        })
     };
-    with_fields(key, fields)
+    replace(&call, &id, replaced).await
 }
 
-fn with_fields(key: KeyItem, fields: KeyFields) -> KeyItem {
-    KeyItem {
-        name: fields.name,
-        user: fields.user,
-        tenant: fields.tenant,
-        tier: fields.tier,
-        scopes: fields.scopes,
-        limits: fields.limits,
-        expires_at_micros: fields.expires_at_micros,
-        ..key
+/// Replaces a key by `next(key)` and returns it.
+pub(crate) async fn replace(
+    call: &Call,
+    id: &ItemId,
+    next: impl FnMut(KeyItem) -> Result<KeyItem, ApiError>,
+) -> Result<Response, ApiError> {
+    match update(call, id, next).await? {
+        Updated::DryRun(response) => Ok(response),
+        Updated::Applied(applied) => crud::written::<Keys>(call, &applied, id, StatusCode::OK).await,
     }
 }
 
@@ -230,15 +238,15 @@ pub(crate) async fn update(
     let is_dry_run = dry_run::parse(call)?;
     let mut attempt = 1;
     loop {
-        let stored = change::database(call)?.get(id).await.map_err(|error| sync::failed(&error))?;
+        let stored = change::database(call)?.get(id).await?;
         let found = stored.as_ref().map(|stored| stored.version);
         // `If-None-Match: *` asks for a new key, which only POST creates.
         if precondition == Precondition::Absent || !precondition.holds(found) {
             return Err(change::version_differs(id, found));
         }
         let stored = stored.ok_or_else(|| change::not_found(id, None))?;
-        let key = Keys::item(&stored.item).ok_or_else(|| change::not_found(id, None))?;
-        let write = ItemWrite::Put(normalize::item(call, Item::Key(next(key.clone())?))?);
+        let Item::Key(key) = stored.item else { return Err(change::not_found(id, None)) };
+        let write = ItemWrite::Put(change::normalized(call, Item::Key(next(key)?))?);
         let edit = ItemEdit { write, precondition: Precondition::Version(stored.version) };
         if is_dry_run {
             return dry_run::respond(call, &[edit], change::version_differs).await.map(Updated::DryRun);
@@ -261,7 +269,7 @@ pub(crate) async fn secret_response(
     let stored = applied.stored(call, &ItemId::Key(id.to_owned())).await?;
     let view = crud::written_view::<Keys>(call, &stored).await;
     let view = view.map(|view| KeyView { key: Some(secret.to_owned()), ..view });
-    let mut response = crud::item_response(&stored, &view, status);
+    let mut response = crud::item_response(applied, &stored, &view, status);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }

@@ -1,6 +1,6 @@
 //! Pages of a list, and the cursors between them.
 //!
-//! A cursor is the id of the last item on the page, in base64url so that clients treat it as opaque. It is not secret, and
+//! A cursor is the kind and id of the last item on the page, in base64url so that clients treat it as opaque. It is not secret, and
 //! it need not name an item that exists: the list continues after it.
 
 use base64::Engine as _;
@@ -25,7 +25,7 @@ pub(crate) struct Page {
 impl Page {
     /// From `limit` and `after` of a query.
     pub(crate) fn parse(kind: ItemKind, limit: Option<&str>, after: Option<&str>) -> Result<Self, ApiError> {
-        let after = after.map(|text| parse_cursor(kind, text)).transpose()?;
+        let after = after.map(|text| parse_cursor(&[kind], text)).transpose()?;
         Ok(Page { limit: parse_limit(limit)?, after })
     }
 
@@ -55,42 +55,21 @@ pub(crate) fn parse_limit_to(max: u32, text: &str) -> Result<u32, ApiError> {
 }
 
 /// The cursor that continues after an item.
-fn cursor(id: &ItemId) -> String {
-    URL_SAFE_NO_PAD.encode(id.to_string())
-}
-
-/// The item that a cursor names.
-fn parse_cursor(kind: ItemKind, text: &str) -> Result<ItemId, ApiError> {
-    parse_name(kind, &decode(text)?)
-}
-
-/// The cursor that continues after an item in a list of several kinds.
-pub(crate) fn mixed_cursor(id: &ItemId) -> String {
+pub(crate) fn cursor(id: &ItemId) -> String {
     URL_SAFE_NO_PAD.encode(format!("{}/{id}", id.kind().as_str()))
 }
 
-/// The item that a cursor of such a list names.
-pub(crate) fn parse_mixed_cursor(kinds: &[ItemKind], text: &str) -> Result<ItemId, ApiError> {
-    let decoded = decode(text)?;
-    let (kind, name) = decoded.split_once('/').ok_or_else(invalid_cursor)?;
-    let kind = kinds.iter().find(|known| known.as_str() == kind).ok_or_else(invalid_cursor)?;
-    parse_name(*kind, name)
-}
-
-fn decode(text: &str) -> Result<String, ApiError> {
+/// The item that the cursor of a list of these kinds names.
+pub(crate) fn parse_cursor(kinds: &[ItemKind], text: &str) -> Result<ItemId, ApiError> {
     let bytes = if text.len() <= CURSOR_BYTES_MAX { URL_SAFE_NO_PAD.decode(text).ok() } else { None };
-    bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(invalid_cursor)
-}
-
-fn parse_name(kind: ItemKind, name: &str) -> Result<ItemId, ApiError> {
-    if name.is_empty() || name.contains('\0') {
-        return Err(invalid_cursor());
-    }
-    ItemId::parse(kind, name).filter(|id| id.to_string() == name).ok_or_else(invalid_cursor)
-}
-
-fn invalid_cursor() -> ApiError {
-    ApiError::field(Code::InvalidInput, "after", "must be `next` of an earlier response")
+    let decoded = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+    let id = decoded.as_deref().and_then(|decoded| {
+        let (kind, name) = decoded.split_once('/')?;
+        let kind = kinds.iter().find(|known| known.as_str() == kind)?;
+        let id = ItemId::parse(*kind, name).filter(|id| id.to_string() == name)?;
+        (!name.is_empty() && !name.contains('\0')).then_some(id)
+    });
+    id.ok_or_else(|| ApiError::field(Code::InvalidInput, "after", "must be `next` of an earlier response"))
 }
 
 #[cfg(test)]
@@ -107,7 +86,7 @@ mod tests {
             ItemId::Block { kind: BlockKind::Ip, subject: "2001:db8::/32".to_owned() },
             ItemId::Limit { user: "a\"b".to_owned(), endpoint: "/x".to_owned() },
         ] {
-            assert_eq!(parse_cursor(id.kind(), &cursor(&id)).unwrap(), id);
+            assert_eq!(parse_cursor(&[id.kind()], &cursor(&id)).unwrap(), id);
         }
     }
 
@@ -115,10 +94,12 @@ mod tests {
     fn invalid_cursors_are_rejected() {
         let long = "A".repeat(CURSOR_BYTES_MAX + 4);
         for text in ["", "=", "YQ==", "YR", "a", "!!!!", "AA", "' OR 1=1 --", "gICA", &long] {
-            assert!(parse_cursor(ItemKind::Rule, text).is_err(), "{text}");
+            assert!(parse_cursor(&[ItemKind::Rule], text).is_err(), "{text}");
         }
-        assert!(parse_cursor(ItemKind::Block, &URL_SAFE_NO_PAD.encode("planet:earth")).is_err());
-        assert!(parse_cursor(ItemKind::Limit, &URL_SAFE_NO_PAD.encode("[\"a\"]")).is_err());
+        assert!(parse_cursor(&[ItemKind::Block], &URL_SAFE_NO_PAD.encode("block/planet:earth")).is_err());
+        assert!(
+            parse_cursor(&[ItemKind::Limit], &URL_SAFE_NO_PAD.encode("user_endpoint_limit/[\"a\"]")).is_err()
+        );
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! Parsers of items. Rules and tiers are parsed as in the settings file.
 
-use std::net::IpAddr;
-
 use serde_json::{Map, Value as Json};
 use tollgate::accounts::{AccountError, AccountLimits};
 use tollgate::config::values::{integer, parse_span, text};
-use tollgate::config::{TableReader, Value, read_rule, read_tier};
+use tollgate::config::{self, TableReader, Value, read_rule, read_tier};
 use tollgate::identity::ID_BYTES_MAX;
-use tollgate::{Algorithm, Endpoint, Limit, LimitError, Span, Timestamp, Window};
-use tollgate_stores::sql::{BlockItem, BlockKind, Item, QuotaItem, RuleItem, TierItem, UserEndpointLimit};
+use tollgate::{Span, Timestamp, Window};
+use tollgate_stores::sql::{
+    BlockItem, BlockKind, Item, KeyItem, QuotaItem, RuleItem, TierItem, UserEndpointLimit,
+};
 
 use crate::auth::scope::Scope;
+use crate::check::error::CheckError;
+use crate::check::parse::{parse_limit, parse_one_endpoint, parse_strategy};
 
 /// The longest reason or description.
 const TEXT_BYTES_MAX: usize = 1_024;
@@ -24,7 +26,11 @@ pub(crate) const READ_ONLY: &str = "is read-only";
 /// Fields of [`super::view::Revision`] and `source`.
 const REVISION_FIELDS: [&str; 5] = ["source", "version", "created_by", "created_at", "updated_at"];
 
-pub(crate) fn rule(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>) -> Option<Item> {
+pub(crate) fn rule(
+    fields: &mut TableReader<'_, '_>,
+    values: &Map<String, Json>,
+    _: Timestamp,
+) -> Option<Item> {
     reject_read_only(fields, &REVISION_FIELDS);
     reject_read_only(fields, &["definition", "problem"]);
     let rule = read_rule(fields)?;
@@ -32,13 +38,19 @@ pub(crate) fn rule(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>)
         fields
             .report("name", format!("must not start with {TIER_RULE_PREFIX:?}, which is reserved for tiers"));
     }
-    no_nul(fields, "name", &rule.name);
+    if let Err(reason) = no_nul(rule.name.to_string()) {
+        fields.report("name", reason);
+    }
     let mut body = values.clone();
     body.remove("name");
     Some(Item::Rule(RuleItem { name: rule.name.into(), body }))
 }
 
-pub(crate) fn tier(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>) -> Option<Item> {
+pub(crate) fn tier(
+    fields: &mut TableReader<'_, '_>,
+    values: &Map<String, Json>,
+    _: Timestamp,
+) -> Option<Item> {
     reject_read_only(fields, &REVISION_FIELDS);
     let description = fields.read("description", prose).unwrap_or_default();
     let name = fields.read("name", id);
@@ -49,7 +61,7 @@ pub(crate) fn tier(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>)
     Some(Item::Tier(TierItem { name: name?, description, body }))
 }
 
-pub(crate) fn quota(fields: &mut TableReader<'_, '_>) -> Option<Item> {
+pub(crate) fn quota(fields: &mut TableReader<'_, '_>, _: &Map<String, Json>, _: Timestamp) -> Option<Item> {
     reject_read_only(fields, &REVISION_FIELDS);
     reject_read_only(fields, &["blocked", "block_reason", "blocked_until"]);
     reject_read_only(fields, &["requests_today", "requests_month", "last_request_at", "exceeded_count"]);
@@ -59,20 +71,8 @@ pub(crate) fn quota(fields: &mut TableReader<'_, '_>) -> Option<Item> {
     Some(Item::Quota(QuotaItem { user: user?, tier, limits }))
 }
 
-/// The fields of a key that a request sets.
-#[derive(Clone, Debug)]
-pub(crate) struct KeyFields {
-    pub(crate) name: String,
-    pub(crate) user: Option<String>,
-    pub(crate) tenant: Option<String>,
-    pub(crate) tier: Option<String>,
-    pub(crate) scopes: Vec<String>,
-    pub(crate) limits: AccountLimits,
-    pub(crate) expires_at_micros: Option<u64>,
-}
-
-/// A new key must not have expired already.
-pub(crate) fn key(fields: &mut TableReader<'_, '_>, now: Timestamp, is_new: bool) -> Option<KeyFields> {
+/// The properties of a key, without id and secret. A new key must not have expired already.
+pub(crate) fn key(fields: &mut TableReader<'_, '_>, now: Timestamp, is_new: bool) -> Option<KeyItem> {
     reject_read_only(fields, &REVISION_FIELDS);
     reject_read_only(fields, &["id", "key", "status", "revoked_at", "revoked_by", "previous_until"]);
     reject_read_only(fields, &["last_used_at", "requests_total"]);
@@ -85,7 +85,7 @@ pub(crate) fn key(fields: &mut TableReader<'_, '_>, now: Timestamp, is_new: bool
     let mut names: Vec<&str> = Scope::ALL.map(Scope::as_str).into();
     names.retain(|name| scopes.iter().any(|scope| scope.as_str() == *name));
     let scopes = names.into_iter().map(str::to_owned).collect();
-    Some(KeyFields { name: name?, user, tenant, tier, scopes, limits, expires_at_micros })
+    Some(KeyItem { name: name?, user, tenant, tier, scopes, limits, expires_at_micros, ..KeyItem::default() })
 }
 
 fn scope(value: &Value) -> Result<Scope, String> {
@@ -97,13 +97,17 @@ fn scope(value: &Value) -> Result<Scope, String> {
 }
 
 /// A new block must not have ended already.
-pub(crate) fn block(fields: &mut TableReader<'_, '_>, now: Timestamp) -> Option<Item> {
+pub(crate) fn block(fields: &mut TableReader<'_, '_>, _: &Map<String, Json>, now: Timestamp) -> Option<Item> {
     let until_micros = parse_end(fields, "until", "for", now, true);
     block_until(fields, until_micros)
 }
 
 /// A block of an import. It may have ended: every export can be imported.
-pub(crate) fn imported_block(fields: &mut TableReader<'_, '_>) -> Option<Item> {
+pub(crate) fn imported_block(
+    fields: &mut TableReader<'_, '_>,
+    _: &Map<String, Json>,
+    _: Timestamp,
+) -> Option<Item> {
     let _ = fields.read("for", |_| {
         Err::<(), String>(
             "would start over with each import; use `until = \"2027-01-31T12:00:00Z\"`".to_owned(),
@@ -130,18 +134,21 @@ fn block_until(fields: &mut TableReader<'_, '_>, until_micros: Option<u64>) -> O
 }
 
 /// The override of one user on one endpoint, with the fields of `PUT /v1/rate-limit/config`.
-pub(crate) fn limit(fields: &mut TableReader<'_, '_>) -> Option<Item> {
+pub(crate) fn limit(fields: &mut TableReader<'_, '_>, _: &Map<String, Json>, _: Timestamp) -> Option<Item> {
     reject_read_only(fields, &["updated_at"]);
     let user = fields.require("user_id", id);
-    let endpoint = fields.require("endpoint", endpoint);
+    let endpoint =
+        fields.require("endpoint", checked(|text| Ok(parse_one_endpoint(text)?.as_str().to_owned())));
     let requests = fields.require("limit", integer(0..=u32::MAX));
     let secs = fields.require("window_seconds", integer(1..=u32::MAX));
-    let algorithm = fields.require("strategy", strategy);
+    let algorithm = fields.require("strategy", checked(parse_strategy));
     let burst = fields.read("burst_capacity", integer(0..=u32::MAX));
     let (requests, window) = (requests?, Span::from_secs(u64::from(secs?)));
     let algorithm = algorithm?;
-    if let Err(error) = Limit::with_options(algorithm, requests, Window::Length(window), burst, None) {
-        fields.report(invalid_field(error), error.to_string());
+    if let Err(error) = parse_limit(algorithm, requests, Window::Length(window), burst) {
+        if let CheckError::InvalidField { field, reason } = error {
+            fields.report(field, reason.into_owned());
+        }
         return None;
     }
     Some(Item::Limit(UserEndpointLimit {
@@ -154,33 +161,14 @@ pub(crate) fn limit(fields: &mut TableReader<'_, '_>) -> Option<Item> {
     }))
 }
 
-/// The field that an error of a limit concerns.
-fn invalid_field(error: LimitError) -> &'static str {
-    match error {
-        LimitError::WindowTooShort | LimitError::WindowTooLong => "window_seconds",
-        LimitError::BurstZero | LimitError::BurstWithoutBucket => "burst_capacity",
-        _ => "limit",
+/// A field that is parsed as in `PUT /v1/rate-limit/config`.
+fn checked<T>(parse: impl Fn(&str) -> Result<T, CheckError>) -> impl Fn(&Value) -> Result<T, String> {
+    move |value| {
+        parse(&text(value)?).map_err(|error| match error {
+            CheckError::InvalidField { reason, .. } => reason.into_owned(),
+            error => error.to_string(),
+        })
     }
-}
-
-fn strategy(value: &Value) -> Result<Algorithm, String> {
-    let name = text(value)?;
-    Algorithm::parse(&name).ok_or_else(|| {
-        let names = Algorithm::ALL.map(Algorithm::as_str);
-        format!("{name:?} is not one of {}", names.join(", "))
-    })
-}
-
-fn endpoint(value: &Value) -> Result<String, String> {
-    let written = text(value)?;
-    if written.is_empty() {
-        return Err("must not be empty".to_owned());
-    }
-    let endpoint = Endpoint::parse(&written).map_err(|error| error.to_string())?;
-    if endpoint.as_str().split('/').any(|segment| segment == "*" || segment.starts_with("%7B")) {
-        return Err("must be one endpoint; only rules can have patterns".to_owned());
-    }
-    Ok(endpoint.as_str().to_owned())
 }
 
 /// Rejects fields that only responses have: ignored, they would look as if they had been set.
@@ -214,8 +202,7 @@ fn account_limits(fields: &mut TableReader<'_, '_>, has_per_second: bool) -> Acc
 pub(crate) fn id(value: &Value) -> Result<String, String> {
     let text = text(value)?;
     match text.len() {
-        1..=ID_BYTES_MAX if text.contains('\0') => Err("must not contain a NUL character".to_owned()),
-        1..=ID_BYTES_MAX => Ok(text),
+        1..=ID_BYTES_MAX => no_nul(text),
         _ => Err(format!("must be 1 to {ID_BYTES_MAX} bytes")),
     }
 }
@@ -225,13 +212,11 @@ fn prose(value: &Value) -> Result<String, String> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(format!("must be at most {TEXT_BYTES_MAX} bytes"));
     }
-    if text.contains('\0') { Err("must not contain a NUL character".to_owned()) } else { Ok(text) }
+    no_nul(text)
 }
 
-fn no_nul(fields: &mut TableReader<'_, '_>, key: &'static str, text: &str) {
-    if text.contains('\0') {
-        fields.report(key, "must not contain a NUL character".to_owned());
-    }
+fn no_nul(text: String) -> Result<String, String> {
+    if text.contains('\0') { Err("must not contain a NUL character".to_owned()) } else { Ok(text) }
 }
 
 fn client(value: &Value) -> Result<(BlockKind, String), String> {
@@ -249,40 +234,11 @@ pub(crate) fn parse_client(written: &str) -> Result<(BlockKind, String), String>
     id(&Value::Text(subject.to_owned())).map(|subject| (kind, subject))
 }
 
-/// Normalizes an address or network: no host bits, no IPv4-mapped IPv6.
+/// Normalizes an address or network. A single address has no length.
 fn network(written: &str) -> Result<String, String> {
-    let wrong = || format!("{written:?} is not an address or network such as 192.0.2.0/24 or 2001:db8::/32");
-    let (address, length) = written.split_once('/').map_or((written, None), |(a, l)| (a, Some(l)));
-    let address: IpAddr = address.parse().map_err(|_| wrong())?;
-    let most: u8 = if address.is_ipv4() { 32 } else { 128 };
-    let digits = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let length = match length {
-        None => most,
-        Some(text) => {
-            let parsed = Some(text).filter(digits).and_then(|text| text.parse().ok());
-            parsed.filter(|length| *length <= most).ok_or_else(wrong)?
-        }
-    };
-    let (address, length) = match (address.to_canonical(), length) {
-        (v4 @ IpAddr::V4(_), length) if address.is_ipv6() && length >= 96 => (v4, length - 96),
-        _ => (address, length),
-    };
-    let address = masked(address, length);
-    let whole = length == if address.is_ipv4() { 32 } else { 128 };
-    Ok(if whole { address.to_string() } else { format!("{address}/{length}") })
-}
-
-fn masked(address: IpAddr, length: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(v4) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-            IpAddr::V4((v4.to_bits() & mask).into())
-        }
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-            IpAddr::V6((v6.to_bits() & mask).into())
-        }
-    }
+    let net = config::network(&Value::Text(written.to_owned()))?;
+    let is_address = net.prefix_len() == net.max_prefix_len();
+    Ok(if is_address { net.addr().to_string() } else { net.to_string() })
 }
 
 /// The end of a key or block, given as a time or as a duration.

@@ -7,7 +7,7 @@ use tollgate_stores::sql::AuditEvent;
 use utoipa::ToSchema;
 
 use super::audit;
-use super::dry_run::{self, ChangeQuery};
+use super::dry_run;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::{Call, Response, response};
 
@@ -42,7 +42,6 @@ pub(crate) struct PenaltyView {
     responses(
         (status = 200, description = "Clients with penalties.", body = PenaltiesResponse),
         (status = 400, description = "A parameter was given; there are none.", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters are unreachable.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn penalties(call: Call) -> Result<Response, ApiError> {
@@ -63,11 +62,9 @@ pub(crate) async fn penalties(call: Call) -> Result<Response, ApiError> {
     responses(
         (status = 204, description = "The penalties were cleared."),
         (status = 404, description = "The client has no penalties.", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters are unreachable; retry.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn pardon(call: Call) -> Result<Response, ApiError> {
-    let _: ChangeQuery = call.query()?;
     dry_run::reject(&call)?;
     let text = call.path_param("client")?;
     let text = call.app.limiter().rules().normalization().normalize_client(&text).into_owned();

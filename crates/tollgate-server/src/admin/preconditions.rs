@@ -51,16 +51,14 @@ pub(crate) fn failed(message: String) -> ApiError {
 
 /// The version of an entity tag. A well-formed tag that tollgate did not issue matches no version.
 fn version(tag: &str) -> Result<u64, ApiError> {
-    let strong = tag.strip_prefix("W/").unwrap_or(tag);
-    let inner = strong.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+    let opaque = tag.strip_prefix("W/").unwrap_or(tag);
+    let inner = opaque.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
     let inner = inner.filter(|tag| !tag.contains(['"', ',']));
     let inner =
         inner.ok_or_else(|| malformed("if-match", "must be one entity tag from an ETag header, or *"))?;
-    let digits = !inner.is_empty() && inner.bytes().all(|byte| byte.is_ascii_digit());
     // `If-Match` needs strong comparison: a weak tag never matches (RFC 9110, 13.1.1).
-    let ours = digits && strong == tag && (inner == "0" || !inner.starts_with('0'));
-    let parsed = if ours { inner.parse().ok() } else { None };
-    parsed.ok_or_else(|| failed(format!("If-Match {tag} is not a version of this item")))
+    let version = inner.parse().ok().filter(|version: &u64| format!("\"{version}\"") == tag);
+    version.ok_or_else(|| failed(format!("If-Match {tag} is not a version of this item")))
 }
 
 fn one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ApiError> {

@@ -3,27 +3,22 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
-use serde_json::{Map, Value as Json};
-use tollgate::Timestamp;
 use tollgate::accounts::BlockTarget;
-use tollgate::config::TableReader;
-use tollgate_stores::sql::{Item, ItemId, ItemKind, QuotaItem, StoredItem, UserUsage};
+use tollgate_stores::sql::{Item, ItemKind, QuotaItem, StoredItem, UserUsage};
 use utoipa::ToSchema;
 
-use super::crud::{AdminResource, Operations, Writable};
+use super::crud::{AdminResource, Operations, ParseItem, Writable};
 use super::list_query::{self, ListFilter};
-use super::schema::QuotaInput;
 use super::view::{self, Revision};
 use super::{change, parse};
-use crate::config::sync;
 use crate::http::Call;
 use crate::http::error::ApiError;
 
-/// Tier, limits and usage of a user.
+/// Limits and tier of a user.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct QuotaView {
-    /// The user.
-    user_id: String,
+pub(crate) struct QuotaInput {
+    /// The user; may be omitted where the path contains it.
+    user_id: Option<String>,
     /// Tier of the user.
     tier: Option<String>,
     /// Requests per hour; overrides the rules.
@@ -32,6 +27,25 @@ pub(crate) struct QuotaView {
     requests_per_day: Option<u32>,
     /// Bucket capacity of these limits.
     burst: Option<u32>,
+}
+
+impl From<&QuotaItem> for QuotaInput {
+    fn from(quota: &QuotaItem) -> Self {
+        QuotaInput {
+            user_id: Some(quota.user.clone()),
+            tier: quota.tier.clone(),
+            requests_per_hour: quota.limits.requests_per_hour,
+            requests_per_day: quota.limits.requests_per_day,
+            burst: quota.limits.burst,
+        }
+    }
+}
+
+/// Tier, limits and usage of a user.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct QuotaView {
+    #[serde(flatten)]
+    quota: QuotaInput,
     /// Whether the user is blocked; see `/v1/admin/blocks`.
     blocked: bool,
     /// Reason of the block.
@@ -59,48 +73,33 @@ impl AdminResource for Quotas {
     const OPERATIONS: Operations = Operations {
         noun: "quota",
         id: "The user.",
-        list: "Lists quotas by user id.",
         create: "Creates the quota of a user.",
-        read: "Returns the quota of a user and its usage.",
         put: "Creates or replaces the quota of a user.",
         delete: "Deletes the quota and the usage totals of a user. The rules apply again.",
         create_conflict: "The user already has a quota.",
         put_creates: true,
     };
 
-    type Item = QuotaItem;
     type Input = QuotaInput;
     type View = QuotaView;
     type Usage = HashMap<String, UserUsage>;
 
-    fn parse_id(text: String) -> Result<ItemId, ApiError> {
-        Ok(ItemId::Quota(text))
-    }
-
-    fn item(item: &Item) -> Option<&QuotaItem> {
-        if let Item::Quota(quota) = item { Some(quota) } else { None }
-    }
-
     async fn usage(call: &Call, stored: &[StoredItem]) -> Result<Self::Usage, ApiError> {
-        let users: Vec<&str> =
-            stored.iter().filter_map(|stored| Self::item(&stored.item)).map(|quota| &*quota.user).collect();
-        let usage =
-            change::database(call)?.users_usage(&users).await.map_err(|error| sync::failed(&error))?;
+        let ids: Vec<String> = stored.iter().map(|stored| stored.item.id().to_string()).collect();
+        let users: Vec<&str> = ids.iter().map(|id| &**id).collect();
+        let usage = change::database(call)?.users_usage(&users).await?;
         Ok(usage.into_iter().map(|usage| (usage.user.clone(), usage)).collect())
     }
 
-    fn view(call: &Call, stored: &StoredItem, quota: &QuotaItem, usage: &Self::Usage) -> QuotaView {
+    fn view(call: &Call, stored: &StoredItem, usage: &Self::Usage) -> Option<QuotaView> {
+        let Item::Quota(quota) = &stored.item else { return None };
         let now = call.app.now();
         let day = u32::try_from(now.as_micros() / 86_400_000_000).unwrap_or(u32::MAX);
         let usage = usage.get(&quota.user);
         let rules = call.app.limiter().rules();
         let block = rules.accounts().block(BlockTarget::User(&quota.user), now);
-        QuotaView {
-            user_id: quota.user.clone(),
-            tier: quota.tier.clone(),
-            requests_per_hour: quota.limits.requests_per_hour,
-            requests_per_day: quota.limits.requests_per_day,
-            burst: quota.limits.burst,
+        Some(QuotaView {
+            quota: quota.into(),
             blocked: block.is_some(),
             block_reason: block.map(|block| block.reason.to_owned()),
             blocked_until: block
@@ -111,12 +110,10 @@ impl AdminResource for Quotas {
             last_request_at: usage.map(|usage| view::timestamp(usage.last_request_at_micros)),
             exceeded_count: usage.map_or(0, |usage| usage.exceeded_count),
             revision: Revision::of(stored),
-        }
+        })
     }
 }
 
 impl Writable for Quotas {
-    fn parse(fields: &mut TableReader<'_, '_>, _: &Map<String, Json>, _: Timestamp) -> Option<Item> {
-        parse::quota(fields)
-    }
+    const PARSE: ParseItem = parse::quota;
 }

@@ -7,7 +7,7 @@ use tollgate_stores::sql::AuditEvent;
 use utoipa::ToSchema;
 
 use super::audit;
-use super::dry_run::{self, ChangeQuery};
+use super::dry_run;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::{Call, Response, json, response};
 
@@ -22,7 +22,7 @@ pub(crate) struct ReloadResponse {
     /// Generation of the settings in force: 1 at the start, plus 1 per reload.
     generation: u64,
     /// Changed settings that need a restart.
-    needs_restart: Vec<String>,
+    needs_restart: Vec<&'static str>,
 }
 
 /// Reads the settings file again. An invalid file changes nothing; the error lists everything wrong in it.
@@ -38,7 +38,6 @@ pub(crate) struct ReloadResponse {
     )
 )]
 pub(crate) async fn reload(call: Call, body: Incoming) -> Result<Response, ApiError> {
-    let _: ChangeQuery = call.query()?;
     dry_run::reject(&call)?;
     let body = call.json_body_or_nothing(body, BODY_BYTES_MAX).await?;
     if !body.is_empty() {

@@ -2,19 +2,17 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
-use tollgate::config::TableReader;
-use tollgate::{Algorithm, Rule, Timestamp};
-use tollgate_stores::sql::{Item, ItemFilter, ItemId, ItemKind, StoredItem, TierItem};
+use tollgate::{Algorithm, Rule};
+use tollgate_stores::sql::{Item, ItemFilter, ItemId, ItemKind, StoredItem};
 use utoipa::ToSchema;
 
-use super::crud::{AdminResource, Operations, Writable};
+use super::crud::{AdminResource, Operations, ParseItem, Writable};
 use super::list_query::{self, ListFilter};
 use super::parse::{self, TIER_RULE_PREFIX};
 use super::schema::{TierInput, TierLimits};
 use super::view::{self, SourceRevision};
 use crate::config::rule_json;
 use crate::http::Call;
-use crate::http::error::ApiError;
 
 /// A tier.
 #[derive(Serialize, ToSchema)]
@@ -37,50 +35,38 @@ impl AdminResource for Tiers {
     const OPERATIONS: Operations = Operations {
         noun: "tier",
         id: "Name of the tier.",
-        list: "Lists the tiers of the settings file and of the database, by name.",
         create: "Creates a tier.",
-        read: "Returns a tier.",
         put: "Creates or replaces a tier.",
         delete: "Deletes a tier. Its users and keys remain, and are limited as if they had no tier.",
         create_conflict: "The tier already exists, in the database or in the settings file.",
         put_creates: true,
     };
 
-    type Item = TierItem;
     type Input = TierInput;
     type View = TierView;
     type Usage = ();
 
-    fn parse_id(text: String) -> Result<ItemId, ApiError> {
-        Ok(ItemId::Tier(text))
-    }
-
-    fn item(item: &Item) -> Option<&TierItem> {
-        if let Item::Tier(tier) = item { Some(tier) } else { None }
-    }
-
-    fn view(_: &Call, stored: &StoredItem, tier: &TierItem, (): &()) -> TierView {
-        TierView {
+    fn view(_: &Call, stored: &StoredItem, (): &()) -> Option<TierView> {
+        let Item::Tier(tier) = &stored.item else { return None };
+        Some(TierView {
             name: tier.name.clone(),
             description: tier.description.clone(),
             limits: tier.body.clone(),
             revision: SourceRevision::database(stored),
-        }
+        })
     }
 
-    fn file_items(call: &Call, filter: &ItemFilter) -> Vec<(ItemId, TierView)> {
+    fn file_items(call: &Call, filter: &ItemFilter, _: Option<&str>) -> Vec<(ItemId, TierView)> {
         let prefix = filter.prefix.as_deref().unwrap_or_default();
         let rules = call.app.config_sync().rules().file_rules();
-        let tiers = rules.iter().filter_map(|rule| Some((tier_of(rule)?, rule)));
+        let tiers = rules.iter().filter_map(|(rule, _)| Some((tier_of(rule)?, rule)));
         let tiers = tiers.filter(|(name, _)| name.starts_with(prefix));
         tiers.map(|(name, rule)| (ItemId::Tier(name.to_owned()), file_view(name, rule))).collect()
     }
 }
 
 impl Writable for Tiers {
-    fn parse(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>, _: Timestamp) -> Option<Item> {
-        parse::tier(fields, values)
-    }
+    const PARSE: ParseItem = parse::tier;
 }
 
 /// The tier that a rule of the settings file was made from, if any.

@@ -10,17 +10,20 @@ use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::sync::OwnedSemaphorePermit;
 use tollgate::Decision;
 use utoipa::ToSchema;
 
 pub(crate) use self::body_budget::BodyBudget;
 use super::check::CheckBody;
 use super::decision::DecisionBody;
+use crate::auth::AuthError;
 use crate::auth::api_keys::KeyRefusal;
 use crate::check::Checker;
 use crate::check::batch::{CHECKS_MAX, yield_turn};
 use crate::check::error::CheckError;
 use crate::check::idempotency::KeyState;
+use crate::check::warnings::Warnings;
 use crate::http::error::{ApiError, Code, ErrorBody, ErrorEnvelope};
 use crate::http::json::{self, Text};
 use crate::http::{BATCH_BYTES_MAX, Call, Response, response};
@@ -74,7 +77,6 @@ pub(crate) enum ItemBody<'a> {
     post, path = "/v1/rate-limit/batch-check", request_body = BatchBody<'_>,
     responses(
         (status = 200, description = "One result per check, in order", body = BatchAnswer<'_>),
-        (status = 400, description = "The batch itself is invalid; nothing was charged", body = ErrorEnvelope<'_>),
         (status = 409, description = "The first batch with this key is still in progress", body = ErrorEnvelope<'_>),
         (status = 413, description = "More than 1000 checks, more than 1 MB, or more checks than a caller may send at once",
          body = ErrorEnvelope<'_>),
@@ -84,15 +86,20 @@ pub(crate) enum ItemBody<'a> {
 )]
 pub(crate) async fn batch_check(call: Call, body: Incoming) -> Result<Response, ApiError> {
     // A refusal here is not charged to the caller: none of the body was read.
-    let permit = call.app.batch_bodies().acquire(body.size_hint().exact()).await?;
+    let mut permit = call.app.batch_bodies().acquire(body.size_hint().exact()).await?;
     let charge = BatchCharge { call: Arc::new(call), is_charged: false };
     let body = charge.call.json_body(body, BATCH_BYTES_MAX).await?;
-    answer_batch(charge, body_budget::hold(body, permit)).await
+    body_budget::release_excess(&mut permit, body.len());
+    answer_batch(charge, body, Some(permit)).await
 }
 
 /// A batch without a key is abandoned when its caller disconnects. A batch with a key is decided in a task of its own: the caller will
 /// send it again, and must not find it half charged.
-async fn answer_batch(mut charge: BatchCharge, body: Bytes) -> Result<Response, ApiError> {
+async fn answer_batch(
+    mut charge: BatchCharge,
+    body: Bytes,
+    permit: Option<OwnedSemaphorePermit>,
+) -> Result<Response, ApiError> {
     let call = Arc::clone(&charge.call);
     let slot = call.app.batches().acquire().await;
     let batch: BatchBody<'_> = json::parse(&body)?;
@@ -103,47 +110,46 @@ async fn answer_batch(mut charge: BatchCharge, body: Bytes) -> Result<Response, 
     let Some(key) = &batch.idempotency_key else {
         charge.count(batch.checks.len())?;
         let checks = batch.checks.iter().map(|raw| raw.get().as_bytes());
-        return Ok(render(&decide(&call.checker(), checks).await, call.request_id.as_str()));
+        let outcomes = decide(&call.checker(), checks, call.settings.strict_checks).await;
+        return Ok(render(&outcomes, call.request_id.as_str()));
     };
     if key.is_empty() || key.len() > KEY_BYTES_MAX {
         return Err(ApiError::invalid("idempotency_key", "must be 1 to 256 bytes"));
     }
     let key = (**key).to_owned();
-    let checks = batch.checks.iter().map(|raw| body.slice_ref(raw.get().as_bytes())).collect();
-    let batch = KeyedBatch { charge, body: body.clone(), key, checks };
+    let checks: Vec<Bytes> = batch.checks.iter().map(|raw| body.slice_ref(raw.get().as_bytes())).collect();
+    let body = body.clone();
     let decided = tokio::spawn(async move {
-        // Held to the end: shutdown waits for it.
-        let _slot = slot;
-        batch.answer().await
+        // Held to the end: shutdown waits for the slot, and the body is in memory.
+        let _held = (slot, permit);
+        answer_keyed(charge, &key, &body, &checks).await
     });
     // The runtime logs a panic.
     decided.await.unwrap_or_else(|_| Err(ApiError::internal()))
 }
 
-/// A batch with an idempotency key; owns everything it needs after its caller has disconnected.
-struct KeyedBatch {
-    charge: BatchCharge,
-    body: Bytes,
-    key: String,
-    checks: Vec<Bytes>,
-}
-
-impl KeyedBatch {
-    async fn answer(self) -> Result<Response, ApiError> {
-        let KeyedBatch { mut charge, body, key, checks } = self;
-        let call = Arc::clone(&charge.call);
-        let checker = call.checker();
-        let lock = match call.app.idempotency().lock(&call.caller.name, &key, &body, checker.now).await? {
-            KeyState::Locked(lock) => lock,
-            KeyState::Completed(response) => return charge.count(1).map(|()| replay(&response)),
-        };
-        charge.count(checks.len())?;
-        let outcomes = decide(&checker, checks.iter().map(Bytes::as_ref)).await;
-        if let Some(response) = replayable(&outcomes, call.request_id.as_str()) {
-            lock.complete(&response, call.app.now()).await;
+async fn answer_keyed(
+    mut charge: BatchCharge,
+    key: &str,
+    body: &[u8],
+    checks: &[Bytes],
+) -> Result<Response, ApiError> {
+    let call = Arc::clone(&charge.call);
+    let checker = call.checker();
+    let lock = match call.app.idempotency().lock(&call.caller.name, key, body, checker.now).await? {
+        KeyState::Locked(lock) => lock,
+        KeyState::Completed(response) => {
+            charge.count(1)?;
+            return Ok(replay(&response));
         }
-        Ok(render(&outcomes, call.request_id.as_str()))
+    };
+    charge.count(checks.len())?;
+    let checks = checks.iter().map(Bytes::as_ref);
+    let outcomes = decide(&checker, checks, call.settings.strict_checks).await;
+    if let Some(response) = replayable(&outcomes, call.request_id.as_str()) {
+        lock.complete(&response, call.app.now()).await;
     }
+    Ok(render(&outcomes, call.request_id.as_str()))
 }
 
 /// Charges a batch to its caller's own limit: all of its checks or, if they exceed it, none. A batch that fails before it is charged,
@@ -155,14 +161,13 @@ struct BatchCharge {
 
 impl BatchCharge {
     /// Charges this many checks; an empty batch counts as one.
-    fn count(&mut self, checks: usize) -> Result<(), ApiError> {
+    fn count(&mut self, checks: usize) -> Result<(), AuthError> {
         let Call { app, settings, caller, peer, .. } = &*self.call;
         let Some(callers) = &settings.callers else { return Ok(()) };
         let cost = u32::try_from(checks.max(1)).unwrap_or(u32::MAX);
         let charged = callers.charge(caller, *peer, cost, app.now());
         // A caller that must wait is not charged. A batch that can never be admitted counts as one, like any invalid one.
-        self.is_charged =
-            charged.as_ref().map_or_else(|error| error.code() == Code::CallerLimited, |()| true);
+        self.is_charged = matches!(charged, Ok(()) | Err(AuthError::CallerLimited { .. }));
         charged
     }
 }
@@ -180,6 +185,7 @@ impl Drop for BatchCharge {
 struct Decided<'a> {
     check: CheckBody<'a>,
     decision: Result<Decision, KeyRefusal>,
+    warnings: Warnings,
 }
 
 type Outcome<'a> = Result<Decided<'a>, ApiError>;
@@ -188,24 +194,26 @@ type Outcome<'a> = Result<Decided<'a>, ApiError>;
 async fn decide<'a>(
     checker: &Checker<'_>,
     checks: impl ExactSizeIterator<Item = &'a [u8]>,
+    strict: bool,
 ) -> Vec<Outcome<'a>> {
     let mut outcomes = Vec::with_capacity(checks.len());
     for (index, raw) in checks.enumerate() {
         yield_turn(index).await;
-        let outcome = decide_one(checker, raw).await;
+        let outcome = decide_one(checker, raw, strict).await;
         outcomes.push(outcome.map_err(|error| error.within(&format!("checks[{index}]"))));
     }
     outcomes
 }
 
-async fn decide_one<'a>(checker: &Checker<'_>, raw: &'a [u8]) -> Outcome<'a> {
-    let check: CheckBody<'a> = json::parse(raw)?;
-    let decision = match checker.check(&check.request()).await {
+async fn decide_one<'a>(checker: &Checker<'_>, raw: &'a [u8], strict: bool) -> Outcome<'a> {
+    let mut warnings = Warnings::default();
+    let check = CheckBody::parse(raw, strict, &mut warnings)?;
+    let decision = match checker.check(&check.request(), &mut warnings).await {
         Ok(decision) => Ok(decision),
         Err(CheckError::ApiKeyRefused(refusal)) => Err(refusal),
         Err(error) => return Err(error.into()),
     };
-    Ok(Decided { check, decision })
+    Ok(Decided { check, decision, warnings })
 }
 
 fn render(outcomes: &[Outcome<'_>], request_id: &str) -> Response {
@@ -228,13 +236,14 @@ fn replayable(outcomes: &[Outcome<'_>], request_id: &str) -> Option<Bytes> {
 
 fn item<'a>(outcome: &'a Outcome<'_>, request_id: &'a str) -> ItemBody<'a> {
     match outcome {
-        Ok(Decided { check, decision }) => ItemBody::Decided {
+        Ok(Decided { check, decision, warnings }) => ItemBody::Decided {
             user_id: check.user_id.as_deref(),
             endpoint: &check.endpoint,
             decision: match decision {
                 Ok(decision) => DecisionBody::new(decision),
                 Err(refusal) => DecisionBody::key_refused(*refusal),
-            },
+            }
+            .with_warnings(warnings),
         },
         Err(error) => ItemBody::Wrong { error: error.body(request_id) },
     }
@@ -286,7 +295,7 @@ mod tests {
         let call = call(&App::for_tests("default_limit = 5000"));
         let batch: BatchBody<'_> = json::parse(body.as_bytes()).unwrap();
         let checks = batch.checks.iter().map(|raw| raw.get().as_bytes());
-        let outcomes = decide(&call.checker(), checks).await;
+        let outcomes = decide(&call.checker(), checks, false).await;
         done.store(true, Ordering::Relaxed);
         other.await.unwrap();
         assert_eq!(outcomes.len(), 1_000);
@@ -294,7 +303,8 @@ mod tests {
     }
 
     async fn sent(app: &Arc<App>, body: &Bytes) -> Result<serde_json::Value, Code> {
-        let answer = answer_batch(charge(&call(app)), body.clone()).await.map_err(|error| error.code())?;
+        let answer =
+            answer_batch(charge(&call(app)), body.clone(), None).await.map_err(|error| error.code())?;
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         Ok(serde_json::from_slice(&body).unwrap())
     }
@@ -310,7 +320,7 @@ mod tests {
             sent(&app, &look).await.unwrap()["results"][0]["remaining"].as_u64()
         };
         {
-            let mut caller = pin!(answer_batch(charge(&call(&app)), body.clone()));
+            let mut caller = pin!(answer_batch(charge(&call(&app)), body.clone(), None));
             // Poll until some of it is charged, then drop it like a closed connection.
             while app.limiter().counters().memory().unwrap().is_empty() {
                 let polled = poll_fn(|context| Poll::Ready(caller.as_mut().poll(context))).await;
@@ -330,14 +340,14 @@ mod tests {
     async fn failed_batch_counts_as_one_request() {
         let app = App::for_tests("[callers]\nlimit = 10\nwindow = \"1h\"");
         let call = call(&app);
-        let count = |checks| charge(&call).count(checks).map_err(|error| error.code());
+        let count = |checks| charge(&call).count(checks).map_err(|error| ApiError::from(error).code());
         drop(charge(&call));
         assert_eq!(count(9), Ok(()), "the dropped charge counted as one of ten");
         assert_eq!(count(1), Err(Code::CallerLimited));
 
         let app = App::for_tests("[callers]\nlimit = 10\nwindow = \"1h\"");
         let call = self::call(&app);
-        let count = |checks| charge(&call).count(checks).map_err(|error| error.code());
+        let count = |checks| charge(&call).count(checks).map_err(|error| ApiError::from(error).code());
         assert_eq!(count(6), Ok(()));
         for _ in 0..100 {
             assert_eq!(count(5), Err(Code::CallerLimited), "a refused batch is not charged");

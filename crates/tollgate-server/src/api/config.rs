@@ -13,8 +13,10 @@ use tollgate_stores::sql::{Item, ItemEdit, ItemId, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::admin::dry_run::{self, ChangeQuery, DryRunResponse};
-use crate::check::parse::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
-use crate::config::sync;
+use crate::check::parse::{
+    parse_endpoint, parse_limit, parse_one_endpoint, parse_strategy, parse_user, too_long,
+};
+use crate::check::warnings::Warnings;
 use crate::fleet::membership;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::json::{self, Text};
@@ -26,14 +28,12 @@ const OVERRIDES_MAX: usize = 100_000;
 
 /// An override to set.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, bound(deserialize = "'de: 'a"))]
 pub(crate) struct ConfigBody<'a> {
     /// The user.
-    #[serde(borrow)]
     #[schema(value_type = String, max_length = 256)]
     user_id: Text<'a>,
     /// The endpoint.
-    #[serde(borrow)]
     #[schema(value_type = String)]
     endpoint: Text<'a>,
     /// Requests per window.
@@ -42,7 +42,6 @@ pub(crate) struct ConfigBody<'a> {
     #[schema(minimum = 1)]
     window_seconds: u32,
     /// The algorithm, `token_bucket`.
-    #[serde(borrow)]
     #[schema(value_type = String)]
     strategy: Text<'a>,
     /// The capacity of a bucket. Default: `limit`.
@@ -66,6 +65,10 @@ pub(crate) struct ConfigAnswer<'a> {
     burst_capacity: Option<u32>,
     /// When the override was set.
     updated_at: String,
+    /// Warnings about the change, if any.
+    #[serde(skip_serializing_if = "Warnings::is_empty")]
+    #[schema(value_type = Option<Vec<String>>)]
+    warnings: Warnings,
 }
 
 /// The user and endpoint.
@@ -84,10 +87,9 @@ pub(crate) struct ConfigQuery {
 
 /// Sets the override of one user on one endpoint.
 #[utoipa::path(
-    put, path = "/v1/rate-limit/config", request_body = ConfigBody<'_>, params(ChangeQuery),
+    put, path = "/v1/rate-limit/config", operation_id = "write_config", request_body = ConfigBody<'_>, params(ChangeQuery),
     responses(
         (status = 200, description = "In force; what the user has consumed is carried over", body = ConfigAnswer<'_>),
-        (status = 400, description = "A field is invalid; nothing was changed", body = ErrorEnvelope<'_>),
         (status = 409, description = "Too many overrides, or a dry run is not supported because overrides are stored on Redis", body = ErrorEnvelope<'_>),
         (status = 503, description = "The override cannot be stored where other nodes find it; nothing was changed", body = ErrorEnvelope<'_>),
     )
@@ -97,39 +99,26 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let config: ConfigBody<'_> = json::parse(&body)?;
     let user = parse_user(&config.user_id)?;
-    let endpoint = parse_endpoint(&config.endpoint)?;
-    if endpoint.as_str().split('/').any(|segment| segment == "*" || segment.starts_with("%7B")) {
-        return Err(ApiError::invalid(
-            "endpoint",
-            "must be an endpoint, not a pattern; patterns are for rules",
-        ));
-    }
+    let endpoint = parse_one_endpoint(&config.endpoint)?;
     let window = Window::Length(Span::from_secs(u64::from(config.window_seconds)));
     let limit = parse_limit(parse_strategy(&config.strategy)?, config.limit, window, config.burst_capacity)?;
     let now = call.app.now();
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let rules = call.app.limiter().rules();
     rules.normalization().check_lengths(&request).map_err(|error| too_long(&error))?;
-    let new = new_override(&rules, &request, limit, now).ok_or_else(missing_user)?;
+    let new = new_override(&rules, &request, limit, now)
+        .ok_or_else(|| ApiError::invalid("user_id", "is missing"))?;
     if rules.overrides().len() >= OVERRIDES_MAX && rules.overrides().get(&new.user, &new.endpoint).is_none() {
         let message = format!("there are already {OVERRIDES_MAX} overrides; delete some first");
         return Err(ApiError::new(Code::Conflict, message));
     }
     let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
-    if dry_run::is_requested(&call)? {
+    if dry_run::parse(&call)? {
         return dry_run::respond_override(&call, ItemWrite::Put(Item::Limit((&new).into()))).await;
     }
     let answer = answer_of(&new);
-    let pending = call.app.config_sync().begin_override(&new.user, &new.endpoint);
-    let mut version = None;
-    let stored = async {
-        version = store_override(&call, &new.user, &new.endpoint, Some(&new)).await?;
-        Ok::<(), ApiError>(())
-    };
-    call.app.limiter().set_override(&request, new.clone(), now, stored).await?;
-    catch_up(&call, version, &new.user, &new.endpoint).await;
-    drop(pending);
+    set_override(&call, &request, &new, now).await?;
     tracing::info!(
         by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
         "override set"
@@ -139,7 +128,7 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
 
 /// Returns the override of one user on one endpoint.
 #[utoipa::path(
-    get, path = "/v1/rate-limit/config", params(ConfigQuery),
+    get, path = "/v1/rate-limit/config", operation_id = "read_config", params(ConfigQuery),
     responses(
         (status = 200, description = "The override in force", body = ConfigAnswer<'_>),
         (status = 404, description = "No override for this user and endpoint", body = ErrorEnvelope<'_>),
@@ -158,7 +147,7 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
 
 /// Deletes the override of one user on one endpoint; the rules apply again.
 #[utoipa::path(
-    delete, path = "/v1/rate-limit/config", params(ConfigQuery, ChangeQuery),
+    delete, path = "/v1/rate-limit/config", operation_id = "delete_config", params(ConfigQuery, ChangeQuery),
     responses(
         (status = 200, description = "With dry_run: what would change", body = DryRunResponse),
         (status = 204, description = "Deleted"),
@@ -172,19 +161,20 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     let query: ConfigQuery = call.query()?;
     let found = Arc::clone(query.find(&call.app.limiter().rules())?);
     let (user, endpoint) = (&*found.user, &*found.endpoint);
-    if dry_run::is_requested(&call)? {
+    if dry_run::parse_flag("dry_run", query.dry_run.as_deref())? {
         let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
         return dry_run::respond_override(&call, ItemWrite::Delete(id)).await;
     }
-    let version = store_override(&call, user, endpoint, None).await?;
-    call.app
-        .limiter()
-        .update_overrides(|overrides| overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone()));
-    catch_up(&call, version, user, endpoint).await;
+    if call.app.config_sync().stores_overrides() {
+        let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
+        change_database(&call, ItemWrite::Delete(id)).await?;
+    } else {
+        let limiter = call.app.limiter();
+        membership::share(limiter, user, endpoint, None).await.map_err(not_shared)?;
+        limiter.update_overrides(|overrides| overrides.changed(&[], &[(user, endpoint)]));
+    }
     tracing::info!(by = %call.caller.name, ?user, ?endpoint, "override deleted");
-    let mut response = Response::default();
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    Ok(response)
+    Ok(response::empty(StatusCode::NO_CONTENT))
 }
 
 /// The override to set for the user and endpoint of a request. None without a user.
@@ -198,35 +188,37 @@ fn new_override(rules: &RuleSet, request: &Request<'_>, limit: Limit, now: Times
     Some(Override { updated_at, ..new })
 }
 
-/// Stores the override where all nodes find it: in the database or, if that is local and the counters are shared, on Redis. Returns
-/// its version in the database.
-async fn store_override(
+/// Stores an override where all nodes find it and puts it in force: in the database or, if that is local and the counters are
+/// shared, on Redis. What the user has consumed is carried over.
+async fn set_override(
     call: &Call,
-    user: &str,
-    endpoint: &str,
-    new: Option<&Override>,
-) -> Result<Option<u64>, ApiError> {
-    let config_sync = call.app.config_sync();
-    if !config_sync.stores_overrides() {
-        membership::share(call.app.limiter(), user, endpoint, new).await.map_err(not_shared)?;
-        return Ok(None);
+    request: &Request<'_>,
+    new: &Override,
+    now: Timestamp,
+) -> Result<(), ApiError> {
+    let limiter = call.app.limiter();
+    if !call.app.config_sync().stores_overrides() {
+        let shared = async {
+            membership::share(limiter, &new.user, &new.endpoint, Some(new)).await.map_err(not_shared)
+        };
+        return limiter.set_override(request, new.clone(), now, shared).await;
     }
-    let write = match new {
-        Some(new) => ItemWrite::Put(Item::Limit(new.into())),
-        None => ItemWrite::Delete(ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }),
-    };
-    let edit = ItemEdit { write, precondition: Precondition::None };
-    let changed =
-        config_sync.database()?.change(&call.caller.name, call.app.now().as_micros(), &[edit]).await;
-    Ok(Some(changed.map_err(|error| sync::failed(&error))?.version))
+    // Counters in memory are carried over by config sync, on each node.
+    let is_shared = call.app.counters().redis().is_some();
+    let consumed = if is_shared { limiter.consumed_before(request, new, now).await } else { 0 };
+    change_database(call, ItemWrite::Put(Item::Limit(new.into()))).await?;
+    limiter.charge_consumed(request, new, consumed, now).await;
+    Ok(())
 }
 
-/// Applies what was written to the database on this node.
-async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str) {
-    if let Some(version) = version {
-        call.app.config_sync().verify_override(user, endpoint);
-        call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
-    }
+/// Changes the database, and waits a moment until the change is in force on this node.
+async fn change_database(call: &Call, write: ItemWrite) -> Result<(), ApiError> {
+    let config_sync = call.app.config_sync();
+    let edit = ItemEdit { write, precondition: Precondition::None };
+    let changed =
+        config_sync.database()?.change(&call.caller.name, call.app.now().as_micros(), &[edit]).await?;
+    config_sync.wait_until_applied(call.app.counters(), changed.version).await;
+    Ok(())
 }
 
 impl ConfigQuery {
@@ -248,6 +240,7 @@ fn answer_of(found: &Override) -> ConfigAnswer<'_> {
         strategy: limit.algorithm().as_str(),
         burst_capacity: limit.burst(),
         updated_at: response::rfc3339(found.updated_at),
+        warnings: Warnings::default(),
     }
 }
 
@@ -259,10 +252,6 @@ fn not_shared(error: StoreError) -> ApiError {
         _ => "Redis is unreachable, nothing was changed; send it again",
     };
     ApiError::new(Code::ServiceUnavailable, message)
-}
-
-fn missing_user() -> ApiError {
-    ApiError::invalid("user_id", "is missing")
 }
 
 fn not_found() -> ApiError {

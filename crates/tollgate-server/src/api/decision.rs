@@ -1,5 +1,7 @@
 //! A decision as HTTP: status, JSON body and rate-limit headers.
 
+use std::borrow::Cow;
+
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use tollgate::decision::LimitReport;
@@ -8,53 +10,58 @@ use tollgate::{Answer, Decision, Timestamp};
 use utoipa::ToSchema;
 
 use crate::auth::api_keys::KeyRefusal;
+use crate::check::warnings::Warnings;
 use crate::http::{Response, response};
 
 /// The decision about one request.
 #[derive(Default, Serialize, ToSchema)]
 pub(crate) struct DecisionBody<'a> {
     /// Whether the request is admitted.
-    pub(crate) allowed: bool,
+    allowed: bool,
     /// Requests per window of the binding limit; null if no limit applies.
-    pub(crate) limit: Option<u32>,
+    limit: Option<u32>,
     /// Units that would be admitted now.
-    pub(crate) remaining: Option<u32>,
+    remaining: Option<u32>,
     /// When the limit is fully restored, in Unix seconds.
-    pub(crate) reset_at: Option<u64>,
+    reset_at: Option<u64>,
     /// The algorithm of the binding limit.
-    pub(crate) strategy: Option<&'static str>,
+    strategy: Option<&'static str>,
     /// Seconds until the same request is admitted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) retry_after: Option<u64>,
+    retry_after: Option<u64>,
     /// The rule of the binding limit.
-    pub(crate) rule: Option<&'a str>,
+    rule: Option<&'a str>,
     /// Delay the request by this many milliseconds before serving it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) delay_ms: Option<u64>,
+    delay_ms: Option<u64>,
     /// Why the request is refused: `over_limit`, `cost_exceeds_limit`, `cooldown`, or the reason of the block.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<&'a str>,
+    reason: Option<&'a str>,
     /// `blocked` if the client is blocked; absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) decision: Option<&'static str>,
+    decision: Option<&'static str>,
     /// When the block ends, in Unix seconds; null if it does not expire.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
-    pub(crate) blocked_until: Option<BlockedUntil>,
+    blocked_until: Option<BlockedUntil>,
     /// The message of the rule for refused clients.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) message: Option<&'a str>,
+    message: Option<&'a str>,
     /// The HTTP status of the rule for refused clients, if it is not 429.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) response_status: Option<u16>,
+    response_status: Option<u16>,
     /// Whether the decision was made without the shared counters.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) degraded: bool,
+    degraded: bool,
+    /// Plain sentences about fields that were ignored or look like mistakes; absent without any.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    #[schema(value_type = Option<Vec<String>>)]
+    warnings: &'a [Cow<'static, str>],
 }
 
 /// When a block ends; null for a block without expiry. A field of its own so that null is written, not skipped.
 #[derive(Serialize)]
-pub(crate) struct BlockedUntil(Option<u64>);
+struct BlockedUntil(Option<u64>);
 
 impl<'a> DecisionBody<'a> {
     /// The decision about a client whose API key is unknown, expired or revoked.
@@ -65,6 +72,10 @@ impl<'a> DecisionBody<'a> {
             blocked_until: Some(BlockedUntil(None)),
             ..DecisionBody::default()
         }
+    }
+
+    pub(crate) fn with_warnings(self, warnings: &'a Warnings) -> Self {
+        DecisionBody { warnings: warnings.as_slice(), ..self }
     }
 
     pub(crate) fn new(decision: &'a Decision) -> Self {
@@ -104,8 +115,9 @@ impl<'a> DecisionBody<'a> {
 }
 
 /// The response to a check.
-pub(crate) fn response(decision: &Decision, profiles: &[HeaderProfile]) -> Response {
-    let mut response = response::json(status(decision), &DecisionBody::new(decision));
+pub(crate) fn response(decision: &Decision, warnings: &Warnings, profiles: &[HeaderProfile]) -> Response {
+    let body = DecisionBody::new(decision).with_warnings(warnings);
+    let mut response = response::json(status(decision), &body);
     if !decision.admits() {
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }

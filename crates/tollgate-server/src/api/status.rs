@@ -8,9 +8,10 @@ use tollgate::Timestamp;
 use tollgate::decision::LimitReport;
 use utoipa::{IntoParams, ToSchema};
 
-use super::decision::{self, BlockedUntil, DecisionBody};
+use super::decision::{self, DecisionBody};
 use crate::check::request::CheckRequest;
-use crate::http::error::{ApiError, ErrorEnvelope};
+use crate::check::warnings::Warnings;
+use crate::http::error::ApiError;
 use crate::http::json::{self, Pairs};
 use crate::http::response;
 use crate::http::{Call, Response};
@@ -40,7 +41,7 @@ pub(crate) struct StatusQuery {
     /// be admitted.
     #[param(value_type = Option<u32>)]
     cost: Option<String>,
-    /// Overrides the algorithm, as in a check. Requires the scope `override`.
+    /// Overrides the algorithm, as in a check. Requires the scope `override`, unless it equals the one in force.
     strategy: Option<String>,
     /// Overrides the requests per window. Requires the scope `override`.
     #[param(value_type = Option<u32>)]
@@ -66,39 +67,17 @@ pub(crate) struct StatusBody<'a> {
     user_id: Option<&'a str>,
     /// The `endpoint` of the request.
     endpoint: &'a str,
-    /// Whether a request would be admitted now.
-    allowed: bool,
-    /// Requests per window; null if no limit applies.
-    limit: Option<u32>,
-    /// Units that would be admitted now.
-    remaining: Option<u32>,
-    /// When the limit is fully restored, in Unix seconds.
-    reset_at: Option<u64>,
-    /// The algorithm of the binding limit.
-    strategy: Option<&'static str>,
+    /// The decision that a request would get now.
+    #[serde(flatten)]
+    decision: DecisionBody<'a>,
     /// The most units that can be admitted at once: the burst if the limit has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<u32>,
     /// The used part of the capacity, in percent.
     usage_percentage: Option<f64>,
-    /// The rule of the binding limit.
-    rule: Option<&'a str>,
-    /// Why a request would be refused: `over_limit`, `cost_exceeds_limit`, `cooldown`, or the reason of the block.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
-    /// `blocked` if the client is blocked; absent otherwise.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    decision: Option<&'static str>,
-    /// When the block ends, in Unix seconds; null if it does not expire.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u64>)]
-    blocked_until: Option<BlockedUntil>,
     /// When the cooldown of the client ends, in Unix seconds; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cooldown_until: Option<u64>,
-    /// Whether the decision was made without the shared counters.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    degraded: bool,
 }
 
 /// Returns the current decision about a client. Nothing is charged.
@@ -109,8 +88,6 @@ pub(crate) struct StatusBody<'a> {
     ),
     responses(
         (status = 200, description = "The current decision; nothing is charged", body = StatusBody<'_>),
-        (status = 400, description = "A parameter is invalid", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters are unreachable", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn status(call: Call) -> Result<Response, ApiError> {
@@ -128,8 +105,6 @@ pub(crate) async fn status(call: Call) -> Result<Response, ApiError> {
     ),
     responses(
         (status = 200, description = "The current decision; nothing is charged", body = StatusBody<'_>),
-        (status = 400, description = "A parameter is invalid", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters are unreachable", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn status_by_path(call: Call) -> Result<Response, ApiError> {
@@ -198,24 +173,15 @@ fn number(field: &'static str, text: Option<&str>) -> Result<Option<u32>, ApiErr
 async fn answer_status(call: &Call, sent: &StatusRequest) -> Result<Response, ApiError> {
     let descriptors = sent.descriptors()?;
     let check = sent.request(&descriptors)?;
-    let decision = call.checker().peek(&check).await?;
-    let shown = DecisionBody::new(&decision);
+    let mut warnings = Warnings::default();
+    let decision = call.checker().peek(&check, &mut warnings).await?;
     let body = StatusBody {
         user_id: check.user_id,
         endpoint: check.endpoint,
-        allowed: shown.allowed,
-        limit: shown.limit,
-        remaining: shown.remaining,
-        reset_at: shown.reset_at,
-        strategy: shown.strategy,
+        decision: DecisionBody::new(&decision).with_warnings(&warnings),
         capacity: decision.binding().map(|report| report.capacity),
         usage_percentage: decision.binding().map(usage_percentage),
-        rule: shown.rule,
-        reason: shown.reason,
-        decision: shown.decision,
-        blocked_until: shown.blocked_until,
         cooldown_until: decision.cooldown_until().map(Timestamp::as_secs_ceil),
-        degraded: shown.degraded,
     };
     let mut response = response::json(StatusCode::OK, &body);
     decision::put_headers(&mut response, &decision, &call.settings.profiles);

@@ -10,12 +10,12 @@ use tollgate::Timestamp;
 use tollgate::accounts::Key;
 
 use super::api_keys::{self, KeyRefusal};
+use super::error::AuthError;
 use super::scope::{Scope, Scopes};
 use super::throttle::AuthThrottle;
+use crate::ServiceLimiter;
 use crate::config::settings::{AuthSettings, Caller as CallerSettings};
 use crate::config::sync::ConfigSync;
-use crate::counters::ServiceLimiter;
-use crate::http::error::{ApiError, Code};
 use crate::runtime::clock::Clock;
 
 /// What a route requires of its caller.
@@ -59,16 +59,8 @@ impl Caller {
     }
 
     /// Refuses a caller bound to a tenant, for operations that concern all tenants.
-    pub(crate) fn require_unbound(&self) -> Result<(), ApiError> {
-        match &self.tenant {
-            None => Ok(()),
-            Some(tenant) => {
-                let message = format!(
-                    "the key is bound to tenant {tenant:?}; this operation concerns all tenants and needs an unbound key"
-                );
-                Err(ApiError::new(Code::Forbidden, message))
-            }
-        }
+    pub(crate) fn require_unbound(&self) -> Result<(), AuthError> {
+        self.tenant.clone().map_or(Ok(()), |tenant| Err(AuthError::TenantBound(tenant)))
     }
 
     pub(crate) fn is_anonymous(&self) -> bool {
@@ -119,7 +111,7 @@ impl Authenticator {
         access: Access,
         peer: IpAddr,
         parts: AuthParts<'_>,
-    ) -> Result<Caller, ApiError> {
+    ) -> Result<Caller, AuthError> {
         let needed = match access {
             // Probes may carry a proxy's credentials, which are not ours to judge.
             Access::Anyone => return Ok(Caller::anonymous()),
@@ -128,14 +120,10 @@ impl Authenticator {
         let open = self.open_checks && matches!(access, Access::OpenScope(_));
         match self.authenticate(headers, peer, parts)? {
             None if open => Ok(Caller::anonymous()),
-            Some(caller) if caller.scopes.is_empty() => Err(no_scopes()),
-            Some(caller) if open => Ok(caller),
-            Some(caller) if caller.has(needed) => Ok(caller),
-            Some(_) => Err(forbidden(needed)),
-            None => Err(ApiError::new(
-                Code::Unauthorized,
-                "API key required: send Authorization: Bearer … (the admin key is in admin.key of the data directory)",
-            )),
+            Some(caller) if caller.scopes.is_empty() => Err(AuthError::NoScopes),
+            Some(caller) if open || caller.has(needed) => Ok(caller),
+            Some(_) => Err(AuthError::ScopeMissing(needed)),
+            None => Err(AuthError::KeyMissing),
         }
     }
 
@@ -145,38 +133,33 @@ impl Authenticator {
         headers: &HeaderMap,
         peer: IpAddr,
         parts: AuthParts<'_>,
-    ) -> Result<Option<Caller>, ApiError> {
+    ) -> Result<Option<Caller>, AuthError> {
         let Some(value) = headers.get(AUTHORIZATION) else { return Ok(None) };
         let now = parts.clock.now();
         let (scheme, key) = value.to_str().ok().and_then(|text| text.split_once(' ')).unwrap_or_default();
         if let Some(wait) = parts.throttle.backoff(peer, key, now) {
-            return Err(ApiError::too_many_attempts(wait));
+            return Err(AuthError::Throttled { wait });
         }
         if !scheme.eq_ignore_ascii_case("bearer") {
-            return Err(ApiError::new(Code::Unauthorized, "send the key as Authorization: Bearer …"));
+            return Err(AuthError::NotBearer);
         }
-        let found = self.find_caller(key.trim(), parts, now);
-        // Before the database is read, every key of its form is unknown. That is not a failed attempt.
-        if found.is_err() && !parts.config_sync.has_keys() && api_keys::id_of(key.trim()).is_some() {
-            return Err(ApiError::new(
-                Code::ServiceUnavailable,
-                "API keys are not loaded yet: the database has not been read; see /readyz for the cause",
-            ));
-        }
-        let reason = match found {
+        match self.find_caller(key.trim(), parts, now) {
             Ok(caller) => {
                 parts.throttle.record_success(peer, key);
-                return Ok(Some(caller));
+                Ok(Some(caller))
             }
-            Err(KeyRefusal::Unknown) => {
-                parts.throttle.record_failure(peer, key, now);
-                "unknown API key"
+            // Before the database is read, every key of its form is unknown. That is not a failed attempt.
+            Err(_) if !parts.config_sync.has_keys() && api_keys::id_of(key.trim()).is_some() => {
+                Err(AuthError::KeysNotLoaded)
             }
-            // Both require the right secret, so they are not guesses.
-            Err(KeyRefusal::Expired) => "the API key has expired",
-            Err(KeyRefusal::Revoked) => "the API key was revoked",
-        };
-        Err(ApiError::new(Code::Unauthorized, reason))
+            Err(refusal) => {
+                // An expired or revoked key has the right secret, so it is not a guess.
+                if refusal == KeyRefusal::Unknown {
+                    parts.throttle.record_failure(peer, key, now);
+                }
+                Err(AuthError::KeyRefused(refusal))
+            }
+        }
     }
 
     /// Compares every configured key in constant time, so that the duration reveals nothing about them.
@@ -201,47 +184,32 @@ impl Authenticator {
     }
 }
 
-/// The key belongs to a limited client.
-fn no_scopes() -> ApiError {
-    ApiError::new(
-        Code::Forbidden,
-        "the API key has no scopes: it identifies a limited client and cannot call the API",
-    )
-}
-
-/// The key lacks this scope.
-fn forbidden(scope: Scope) -> ApiError {
-    ApiError::new(Code::Forbidden, format!("the API key lacks the scope {}", scope.as_str()))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use tollgate::{MemoryCounters, Seed};
+    use tollgate_stores::counters::Counters;
 
     use super::*;
     use crate::app::App;
     use crate::app::Secrets;
     use crate::auth::api_keys::KeySecret;
     use crate::config::settings::Settings;
-    use crate::counters::Counters;
 
     /// A service that has not read its database.
     fn app() -> Arc<App> {
         let counters = Counters::Memory(MemoryCounters::default());
         let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
         let settings = Settings::from_toml("").unwrap();
-        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
+        App::new(&settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
     }
 
-    fn authorize(app: &App, key: &str) -> Result<Caller, Code> {
+    fn authorize(app: &App, key: &str) -> Result<Caller, AuthError> {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, format!("Bearer {key}").parse().unwrap());
         let peer = IpAddr::from([192, 0, 2, 1]);
-        let authorized =
-            app.live().authenticator.authorize(&headers, Access::Keyed(Scope::Admin), peer, app.auth_parts());
-        authorized.map_err(|error| error.code())
+        app.live().authenticator.authorize(&headers, Access::Keyed(Scope::Admin), peer, app.auth_parts())
     }
 
     #[test]
@@ -249,12 +217,12 @@ mod tests {
         let app = app();
         let key = api_keys::NewKey::random().unwrap();
         for _ in 0..1_000 {
-            assert_eq!(authorize(&app, key.reveal()), Err(Code::ServiceUnavailable));
+            assert_eq!(authorize(&app, key.reveal()), Err(AuthError::KeysNotLoaded));
         }
         assert_eq!(app.auth_throttle().stats().failures, 0);
         assert_eq!(
             authorize(&app, "wrong"),
-            Err(Code::Unauthorized),
+            Err(AuthError::KeyRefused(KeyRefusal::Unknown)),
             "a key of another form is always unknown"
         );
         assert!(authorize(&app, "admin").is_ok());

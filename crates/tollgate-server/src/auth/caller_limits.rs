@@ -5,31 +5,25 @@
 //! are kept in memory, per node, and bounded: past the bound new callers share a counter. Addresses and keys have separate shares
 //! of it, so a flood of addresses does not affect callers with a key.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::algorithms::Outcome;
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::counters::{Charge, Charges, Effect};
 use tollgate::identity::{Subject, SubjectHasher, Tenant, counted_ip, nat64_to_ipv4};
 use tollgate::rules::RuleLimit;
-use tollgate::{Client, Id, MemoryCounters, Seed, Span, Timestamp};
-use tracing::warn;
+use tollgate::{Client, Id, MemoryCounters, Seed, Timestamp};
 
-use crate::auth::Caller;
-use crate::auth::scope::Scope;
+use super::scope::Scope;
+use super::{AuthError, Caller};
 use crate::config::settings::{CallerLimits, Settings};
-use crate::http::error::ApiError;
 
 /// Callers counted separately: about three megabytes.
 const CALLERS_MAX: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
 /// The tenant under which callers without a key share the table.
 const ADDRESSES: &str = "addresses";
-/// At most one refused caller is logged in this time; `tollgate_callers_refused_total` counts all.
-const LOG_EVERY: Span = Span::from_secs(60);
 
 /// The limits of callers, and what each has used.
 pub(crate) struct CallerLimiter {
@@ -43,8 +37,6 @@ pub(crate) struct CallerLimiter {
 struct CallerUsage {
     counters: MemoryCounters,
     seed: Seed,
-    /// When a refused caller was last logged, in microseconds.
-    logged_at: AtomicU64,
 }
 
 impl CallerLimiter {
@@ -53,7 +45,7 @@ impl CallerLimiter {
         let CallerLimits(limits) = settings.callers.as_ref()?;
         let usage =
             previous.map_or_else(|| Arc::new(CallerUsage::new()), |previous| Arc::clone(&previous.usage));
-        let (ipv6_prefix, nat64) = (settings.ipv6_prefix, settings.nat64);
+        let (ipv6_prefix, nat64) = (settings.rules.ipv6_prefix(), settings.rules.nat64());
         Some(CallerLimiter { limits: limits.clone(), ipv6_prefix, nat64, usage })
     }
 
@@ -68,24 +60,23 @@ impl CallerLimiter {
         peer: IpAddr,
         cost: u32,
         now: Timestamp,
-    ) -> Result<(), ApiError> {
+    ) -> Result<(), AuthError> {
         // An admin key bound to a tenant is not an operator's: see `Caller::require_unbound`.
         if caller.has(Scope::Admin) && caller.tenant.is_none() {
             return Ok(());
         }
-        let client = self.client(caller, peer);
-        let charges = self.charges(client, cost);
+        let charges = self.charges(self.client(caller, peer), cost);
         let mut wait = None;
         for verdict in self.usage.counters.charge_all_now(&charges, now).verdicts {
             match verdict.outcome {
                 Outcome::Admit { .. } => {}
                 Outcome::Refuse { retry_after } => wait = wait.max(Some(retry_after)),
-                Outcome::Never => return Err(ApiError::batch_exceeds_caller_limit(cost, self.capacity())),
+                Outcome::Never => {
+                    return Err(AuthError::BatchTooLarge { checks: cost, most: self.capacity() });
+                }
             }
         }
-        let Some(wait) = wait else { return Ok(()) };
-        self.usage.log_refusal(client, now);
-        Err(ApiError::caller_limited(wait))
+        wait.map_or(Ok(()), |wait| Err(AuthError::CallerLimited { wait }))
     }
 
     /// Drops restored counters from one shard in turn.
@@ -118,11 +109,7 @@ impl CallerLimiter {
 impl CallerUsage {
     fn new() -> Self {
         let bounds = MemoryBounds { keys_max: CALLERS_MAX, log_bytes_max: 0, penalties_max: 0 };
-        CallerUsage {
-            counters: MemoryCounters::new(bounds),
-            seed: Seed::random(),
-            logged_at: AtomicU64::new(0),
-        }
+        CallerUsage { counters: MemoryCounters::new(bounds), seed: Seed::random() }
     }
 
     fn subject(&self, client: Client<'_>, ipv6_prefix: u8) -> Subject {
@@ -133,29 +120,6 @@ impl CallerUsage {
 
     fn addresses(&self) -> Option<Tenant<'static>> {
         Id::parse(ADDRESSES).ok().map(|id| Tenant::new(id, self.seed))
-    }
-
-    fn log_refusal(&self, client: Client<'_>, now: Timestamp) {
-        let logged_at = self.logged_at.load(Ordering::Relaxed);
-        let is_due = logged_at == 0 || now.since(Timestamp::from_micros(logged_at)) >= LOG_EVERY;
-        let now = now.as_micros();
-        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
-        if !is_due || self.logged_at.compare_exchange(logged_at, now, success, failure).is_err() {
-            return;
-        }
-        warn!(caller = %CallerName(client), "caller refused: over the limit of [callers]");
-    }
-}
-
-/// A caller as the log shows it.
-struct CallerName<'a>(Client<'a>);
-
-impl fmt::Display for CallerName<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Client::User(name) => f.write_str(name.as_str()),
-            other => other.fmt(f),
-        }
     }
 }
 

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use tollgate::identity::counted_ip;
@@ -26,21 +26,19 @@ const FORGET_AFTER: Span = Span::from_secs(900);
 /// This many failures from all addresses within [`ATTACK_WINDOW`] count as an attack.
 const ATTACK_FAILURES: u32 = 500;
 const ATTACK_WINDOW: Span = Span::from_secs(60);
-/// Addresses tracked at most. A power of two.
+/// Addresses tracked at most.
 const SLOTS: usize = 8_192;
 const TRUSTED_MAX: usize = 16_384;
 
 /// Tracks failed authentication by address.
 #[derive(Debug, Default)]
 pub(crate) struct AuthThrottle {
+    hasher: RandomState,
     state: Mutex<State>,
     /// Spares requests the lock until the first failure.
     has_failures: AtomicBool,
-    trusted: TrustedCredentials,
-    pub(crate) alerts: AlertQueue,
-    failures: AtomicU64,
-    throttled: AtomicU64,
-    activations: AtomicU64,
+    /// Hashes of valid keys with their addresses.
+    trusted: RwLock<HashSet<u64>>,
 }
 
 /// Counters for metrics.
@@ -61,48 +59,48 @@ impl AuthThrottle {
             return None;
         }
         let peer = counted_ip(peer, IPV6_PREFIX_DEFAULT);
-        let remaining = self.state.lock().backoff_until(peer)?.since(now);
-        if remaining == Span::ZERO || self.trusted.contains(peer, key) {
+        let remaining = self.state.lock().backoff_until(self.slot_of(peer), peer)?.since(now);
+        if remaining == Span::ZERO || self.trusted.read().contains(&self.hasher.hash_one((peer, key))) {
             return None;
         }
-        self.throttled.fetch_add(1, Ordering::Relaxed);
+        self.state.lock().stats.throttled += 1;
         Some(remaining)
     }
 
     /// Remembers a valid key and its address.
     pub(crate) fn record_success(&self, peer: IpAddr, key: &str) {
-        self.trusted.insert(counted_ip(peer, IPV6_PREFIX_DEFAULT), key);
+        let hash = self.hasher.hash_one((counted_ip(peer, IPV6_PREFIX_DEFAULT), key));
+        if self.trusted.read().contains(&hash) {
+            return;
+        }
+        let mut trusted = self.trusted.write();
+        // Credentials in use are added again by their next request.
+        if trusted.len() >= TRUSTED_MAX {
+            trusted.clear();
+        }
+        trusted.insert(hash);
     }
 
     /// Counts an invalid key.
     pub(crate) fn record_failure(&self, peer: IpAddr, key: &str, now: Timestamp) {
         let peer = counted_ip(peer, IPV6_PREFIX_DEFAULT);
-        self.trusted.remove(peer, key);
-        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.trusted.write().remove(&self.hasher.hash_one((peer, key)));
         self.has_failures.store(true, Ordering::Relaxed);
-        let (attack_began, backoff_began) = {
-            let mut state = self.state.lock();
-            (state.count_in_window(now), state.count_by_address(peer, now))
-        };
-        if attack_began {
-            self.activate(Alert { address: None, failures: ATTACK_FAILURES, at: now });
-        }
-        if let Some(failures) = backoff_began {
-            self.activate(Alert { address: Some(peer), failures, at: now });
-        }
+        let alerts = self.state.lock().record_failure(self.slot_of(peer), peer, now);
+        alerts.iter().flatten().for_each(Alert::log);
     }
 
     pub(crate) fn stats(&self) -> AuthThrottleStats {
-        AuthThrottleStats {
-            failures: self.failures.load(Ordering::Relaxed),
-            throttled: self.throttled.load(Ordering::Relaxed),
-            activations: self.activations.load(Ordering::Relaxed),
-        }
+        self.state.lock().stats
     }
 
-    fn activate(&self, alert: Alert) {
-        self.activations.fetch_add(1, Ordering::Relaxed);
-        self.alerts.push(alert);
+    /// The oldest alert, and how many were left out since the one before.
+    pub(super) fn take_alert(&self) -> Option<(Alert, u64)> {
+        self.state.lock().alerts.pop()
+    }
+
+    fn slot_of(&self, address: IpAddr) -> usize {
+        usize::try_from(self.hasher.hash_one(address) % SLOTS as u64).unwrap_or_default()
     }
 }
 
@@ -111,11 +109,12 @@ impl AuthThrottle {
 /// the attack window only.
 #[derive(Debug, Default)]
 struct State {
-    hasher: RandomState,
     slots: Vec<Option<AddressFailures>>,
     window_began: Timestamp,
     failures_in_window: u32,
     attack_until: Timestamp,
+    alerts: AlertQueue,
+    stats: AuthThrottleStats,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -127,13 +126,22 @@ struct AddressFailures {
 }
 
 impl State {
-    fn backoff_until(&self, address: IpAddr) -> Option<Timestamp> {
-        let slot = self.slots.get(self.slot_of(address))?.as_ref()?;
-        (slot.address == address).then_some(slot.backoff_until)
+    fn backoff_until(&self, slot: usize, address: IpAddr) -> Option<Timestamp> {
+        let slot = self.slots.get(slot)?.filter(|slot| slot.address == address)?;
+        Some(slot.backoff_until)
     }
 
-    fn slot_of(&self, address: IpAddr) -> usize {
-        usize::try_from(self.hasher.hash_one(address) % SLOTS as u64).unwrap_or_default()
+    /// Returns the alerts to log.
+    fn record_failure(&mut self, slot: usize, address: IpAddr, now: Timestamp) -> [Option<Alert>; 2] {
+        self.stats.failures += 1;
+        let attack = self.count_in_window(now).then_some((None, ATTACK_FAILURES));
+        let backoff = self.count_by_address(slot, address, now).map(|failures| (Some(address), failures));
+        [attack, backoff].map(|begun| {
+            let (address, failures) = begun?;
+            self.stats.activations += 1;
+            let alert = Alert { address, failures, at: now };
+            self.alerts.push(alert).then_some(alert)
+        })
     }
 
     /// Whether an attack begins with this failure.
@@ -151,11 +159,10 @@ impl State {
     }
 
     /// The number of failures of this address, if its backoff begins with this one.
-    fn count_by_address(&mut self, address: IpAddr, now: Timestamp) -> Option<u32> {
+    fn count_by_address(&mut self, slot: usize, address: IpAddr, now: Timestamp) -> Option<u32> {
         let free = if now < self.attack_until { FREE_FAILURES_UNDER_ATTACK } else { FREE_FAILURES };
-        let index = self.slot_of(address);
         self.slots.resize(SLOTS, None);
-        let slot = self.slots.get_mut(index)?;
+        let slot = self.slots.get_mut(slot)?;
         let mut failures = match *slot {
             Some(known) if known.address == address && now.since(known.last) < FORGET_AFTER => known,
             Some(other) if other.address != address && now < other.backoff_until => return None,
@@ -170,40 +177,6 @@ impl State {
         }
         *slot = Some(failures);
         (beyond == Some(0)).then_some(failures.count)
-    }
-}
-
-/// Valid keys with their addresses, as hashes under a random key.
-#[derive(Debug, Default)]
-struct TrustedCredentials {
-    hasher: RandomState,
-    hashes: RwLock<HashSet<u64>>,
-}
-
-impl TrustedCredentials {
-    fn hash(&self, peer: IpAddr, key: &str) -> u64 {
-        self.hasher.hash_one((peer, key))
-    }
-
-    fn contains(&self, peer: IpAddr, key: &str) -> bool {
-        self.hashes.read().contains(&self.hash(peer, key))
-    }
-
-    fn insert(&self, peer: IpAddr, key: &str) {
-        let hash = self.hash(peer, key);
-        if self.hashes.read().contains(&hash) {
-            return;
-        }
-        let mut hashes = self.hashes.write();
-        // Credentials in use are added again by their next request.
-        if hashes.len() >= TRUSTED_MAX {
-            hashes.clear();
-        }
-        hashes.insert(hash);
-    }
-
-    fn remove(&self, peer: IpAddr, key: &str) {
-        self.hashes.write().remove(&self.hash(peer, key));
     }
 }
 
@@ -300,7 +273,7 @@ mod tests {
     fn trusted_credentials_are_bounded() {
         let (throttle, gateway) = (AuthThrottle::default(), ip("192.0.2.1"));
         (0..=TRUSTED_MAX).for_each(|number| throttle.record_success(gateway, &number.to_string()));
-        assert!(throttle.trusted.hashes.read().len() <= TRUSTED_MAX);
+        assert!(throttle.trusted.read().len() <= TRUSTED_MAX);
     }
 
     #[test]

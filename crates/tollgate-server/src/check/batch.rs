@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::counters::Counters;
+use tollgate_stores::counters::Counters;
 
 /// Checks in one batch.
 pub(crate) const CHECKS_MAX: usize = 1_000;

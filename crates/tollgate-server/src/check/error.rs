@@ -31,10 +31,10 @@ pub(crate) enum CheckError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The idempotency key was used with another body.
-    #[error("idempotency_key: already used with a different body in the last five minutes")]
+    #[error("already used with a different body in the last five minutes")]
     IdempotencyKeyReused,
     /// The first batch with this idempotency key is not finished; retry later.
-    #[error("idempotency_key: the first batch with this key is still in progress")]
+    #[error("the first batch with this key is still in progress")]
     IdempotencyInProgress,
 }
 

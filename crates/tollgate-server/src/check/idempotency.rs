@@ -2,11 +2,11 @@
 //!
 //! A key belongs to one caller and one body. While the first batch is in progress, a second one is refused. Afterwards it gets the
 //! stored response, marked as replayed, for five minutes. Responses are bounded in bytes: the oldest are evicted first, and evictions are
-//! counted. What this node stores on Redis for other nodes has the same bound, so that batches cannot take the memory that counters
+//! counted. What this node stores on Redis in five minutes has the same bound, so that batches cannot take the memory that counters
 //! need. A batch that ends without a response releases its key.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -19,6 +19,8 @@ use super::error::CheckError;
 const RETENTION: Span = Span::from_secs(300);
 /// A node that holds a key on Redis for longer than this without a response is considered dead.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between attempts to store a response on Redis.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const BYTES_MAX: usize = 32 << 20;
 /// Upper estimate of what a key occupies besides its response.
 const KEY_BYTES: usize = 256;
@@ -40,9 +42,9 @@ struct State {
     /// The keys in order of expiry.
     order: BTreeMap<Expiry, Fingerprint>,
     bytes: usize,
-    /// Bytes that this node occupies on Redis, in order of expiry.
-    shared: BTreeMap<Expiry, usize>,
+    /// Bytes stored on Redis since then; starts again from zero after [`RETENTION`].
     shared_bytes: usize,
+    shared_since: Timestamp,
     sequence: u64,
     evicted: u64,
 }
@@ -69,8 +71,7 @@ pub(crate) struct KeyLock<'a> {
     body: Fingerprint,
     expiry: Expiry,
     is_completed: bool,
-    /// Set while the key is locked on Redis: what that occupies.
-    shared: Option<Expiry>,
+    is_locked_on_redis: bool,
 }
 
 impl IdempotencyStore {
@@ -127,8 +128,14 @@ impl IdempotencyStore {
                 state.order.insert(expiry, key);
                 state.bytes += KEY_BYTES;
                 state.shrink(expiry);
-                let lock = KeyLock { store: self, key, body, expiry, is_completed: false, shared: None };
-                Ok(KeyState::Locked(lock))
+                Ok(KeyState::Locked(KeyLock {
+                    store: self,
+                    key,
+                    body,
+                    expiry,
+                    is_completed: false,
+                    is_locked_on_redis: false,
+                }))
             }
             Some(slot) if slot.body != body => Err(CheckError::IdempotencyKeyReused),
             Some(Slot { response: Some(response), .. }) => Ok(KeyState::Completed(response.clone())),
@@ -141,26 +148,19 @@ impl KeyLock<'_> {
     /// Locks the key on Redis; returns the response if another node has decided the batch.
     async fn lock_on_redis(&mut self, now: Timestamp) -> Result<Option<Bytes>, CheckError> {
         let Some(redis) = &self.store.redis else { return Ok(None) };
-        let Some(shared) = self.store.state.lock().share(KEY_BYTES, LOCK_TIMEOUT.into(), now) else {
+        if !self.store.state.lock().share(KEY_BYTES, now) {
             return Ok(None);
-        };
+        }
         match redis.idempotency().acquire(self.key, self.body, LOCK_TIMEOUT).await {
             Ok(IdempotencyLock::Acquired) => {
-                self.shared = Some(shared);
+                self.is_locked_on_redis = true;
                 Ok(None)
             }
+            Ok(IdempotencyLock::Completed(response)) => Ok(Some(response.into())),
+            Ok(IdempotencyLock::BodyMismatch) => Err(CheckError::IdempotencyKeyReused),
+            Ok(IdempotencyLock::InProgress) => Err(CheckError::IdempotencyInProgress),
             // The lock may have been written; it expires by itself.
             Err(_) => Ok(None),
-            Ok(by_another) => {
-                self.store.state.lock().unshare(shared);
-                match by_another {
-                    IdempotencyLock::Completed(response) => Ok(Some(response.into())),
-                    IdempotencyLock::BodyMismatch => Err(CheckError::IdempotencyKeyReused),
-                    IdempotencyLock::Acquired | IdempotencyLock::InProgress => {
-                        Err(CheckError::IdempotencyInProgress)
-                    }
-                }
-            }
         }
     }
 
@@ -172,33 +172,22 @@ impl KeyLock<'_> {
 
     async fn store_on_redis(&mut self, response: &Bytes, now: Timestamp) {
         let Some(redis) = &self.store.redis else { return };
-        let locked = self.shared.take();
-        let fits = {
-            let mut state = self.store.state.lock();
-            if let Some(shared) = locked {
-                state.unshare(shared);
-            }
-            state.share(KEY_BYTES + response.len(), RETENTION, now).is_some()
-        };
-        if locked.is_none() && !fits {
+        let was_locked = std::mem::take(&mut self.is_locked_on_redis);
+        let fits = self.store.state.lock().share(response.len(), now);
+        if !was_locked && !fits {
             return;
         }
         // A response that does not fit releases the lock: another node may decide the batch again.
-        let response = fits.then_some(response);
-        let stored =
-            redis.idempotency().complete(self.key, self.body, response.map(|r| &**r), RETENTION.into()).await;
+        let stored = if fits {
+            redis.idempotency().complete(self.key, self.body, response, RETENTION.into()).await
+        } else {
+            redis.idempotency().release(self.key).await
+        };
         if let Err(error) = stored {
             tracing::debug!(%error, "the response to a batch was not stored on Redis");
             // Until it is, other nodes refuse the batch as in progress.
-            if locked.is_some() {
-                let (redis, key, body) = (redis.clone(), self.key, self.body);
-                let response = response.map(|response| response.to_vec());
-                tokio::spawn(async move {
-                    redis
-                        .idempotency()
-                        .complete_with_retries(key, body, response, RETENTION.into(), LOCK_TIMEOUT)
-                        .await;
-                });
+            if was_locked && fits {
+                tokio::spawn(store_with_retries(redis.clone(), self.key, self.body, response.clone()));
             }
         }
     }
@@ -214,17 +203,29 @@ impl KeyLock<'_> {
     }
 }
 
+/// Stores a response for as long as the lock may live.
+async fn store_with_retries(redis: RedisCounters, key: [u8; 32], body: [u8; 32], response: Bytes) {
+    let started = Instant::now();
+    while started.elapsed() < LOCK_TIMEOUT {
+        tokio::time::sleep(RETRY_INTERVAL).await;
+        if redis.idempotency().complete(key, body, &response, RETENTION.into()).await.is_ok() {
+            return;
+        }
+    }
+}
+
 impl Drop for KeyLock<'_> {
     fn drop(&mut self) {
         if !self.is_completed {
             self.store.state.lock().remove(self.expiry);
         }
-        let (Some(shared), Some(redis)) = (self.shared.take(), self.store.redis.clone()) else { return };
-        self.store.state.lock().unshare(shared);
         // A lock that cannot be released expires soon.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        if self.is_locked_on_redis
+            && let Some(redis) = self.store.redis.clone()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
             let key = self.key;
-            runtime.spawn(async move { redis.idempotency().release(key, LOCK_TIMEOUT).await });
+            runtime.spawn(async move { redis.idempotency().release(key).await });
         }
     }
 }
@@ -243,25 +244,18 @@ impl State {
         }
     }
 
-    /// Accounts for bytes on Redis, if the bound allows them. The result releases them early.
-    fn share(&mut self, bytes: usize, retention: Span, now: Timestamp) -> Option<Expiry> {
-        while let Some((expiry, _)) = self.shared.first_key_value()
-            && expiry.0 <= now
-        {
-            self.unshare(*expiry);
+    /// Accounts for bytes stored on Redis, if the bound allows them.
+    fn share(&mut self, bytes: usize, now: Timestamp) -> bool {
+        if now.since(self.shared_since) >= RETENTION {
+            (self.shared_since, self.shared_bytes) = (now, 0);
         }
-        if self.shared_bytes + bytes > BYTES_MAX {
+        let fits = self.shared_bytes + bytes <= BYTES_MAX;
+        if fits {
+            self.shared_bytes += bytes;
+        } else {
             self.evicted += 1;
-            return None;
         }
-        let expiry = self.expiry(now + retention);
-        self.shared_bytes += bytes;
-        self.shared.insert(expiry, bytes);
-        Some(expiry)
-    }
-
-    fn unshare(&mut self, expiry: Expiry) {
-        self.shared_bytes -= self.shared.remove(&expiry).unwrap_or(0);
+        fits
     }
 
     /// Evicts the oldest keys until the rest fits, but never the newest.
@@ -330,22 +324,10 @@ mod tests {
     #[test]
     fn bytes_shared_on_redis_are_bounded_and_expire() {
         let mut state = State::default();
-        let shared =
-            (0..1_000).filter_map(|_| state.share(BYTES_MAX / 100, RETENTION, NOW)).collect::<Vec<_>>();
-        assert_eq!((shared.len(), state.evicted), (100, 900), "what does not fit is counted");
-        assert!(state.share(BYTES_MAX / 100, RETENTION, NOW + Span::from_secs(299)).is_none());
-        state.unshare(shared[7]);
-        state.unshare(shared[7]);
-        let lock = state.share(BYTES_MAX / 100, LOCK_TIMEOUT.into(), NOW);
-        assert!(lock.is_some(), "released bytes are available again, once");
-        assert!(state.share(1_000, RETENTION, NOW).is_none());
-        assert!(state.share(1_000, RETENTION, NOW + LOCK_TIMEOUT.into()).is_some(), "a lock expires earlier");
-        state = State::default();
-        assert!(state.share(BYTES_MAX, RETENTION, NOW).is_some());
-        assert!(
-            state.share(BYTES_MAX, RETENTION, NOW + RETENTION).is_some(),
-            "expired bytes are available again"
-        );
+        let shared = (0..1_000).filter(|_| state.share(BYTES_MAX / 100, NOW)).count();
+        assert_eq!((shared, state.evicted), (100, 900), "what does not fit is counted");
+        assert!(!state.share(BYTES_MAX / 100, NOW + Span::from_secs(299)));
+        assert!(state.share(BYTES_MAX, NOW + RETENTION), "expired bytes are available again");
     }
 
     #[test]

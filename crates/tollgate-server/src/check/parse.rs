@@ -53,6 +53,15 @@ pub(crate) fn parse_endpoint(text: &str) -> Result<Endpoint<'_>, CheckError> {
     Endpoint::parse(text).map_err(|error| CheckError::invalid("endpoint", error.to_string()))
 }
 
+/// Parses an endpoint that must not be a pattern.
+pub(crate) fn parse_one_endpoint(text: &str) -> Result<Endpoint<'_>, CheckError> {
+    let endpoint = parse_endpoint(text)?;
+    if endpoint.as_str().split('/').any(|segment| segment == "*" || segment.starts_with("%7B")) {
+        return Err(CheckError::invalid("endpoint", "must be one endpoint; only rules can have patterns"));
+    }
+    Ok(endpoint)
+}
+
 pub(crate) fn parse_user(text: &str) -> Result<Id<'_>, CheckError> {
     Id::parse(text).map_err(|error| invalid_id("user_id", error))
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::signal::unix::{SignalKind, signal};
 use tollgate::Timestamp;
 use tollgate::config::Problems;
 use tracing::{error, info, warn};
@@ -41,7 +42,7 @@ pub struct ReloadReport {
     /// The number of rules in the settings.
     pub rules: usize,
     /// Changed keys that require a restart.
-    pub needs_restart: Vec<String>,
+    pub needs_restart: Vec<&'static str>,
 }
 
 /// Reloads settings. Clones share their state.
@@ -49,8 +50,10 @@ pub struct ReloadReport {
 pub struct ReloadHandle(Arc<Shared>);
 
 struct Shared {
-    /// Locked during a reload, so that reloads are serialized.
-    current: Mutex<Current>,
+    /// The settings of the start, to find changes that require a restart.
+    started_with: Settings,
+    /// Held during a reload, so that reloads are serialized.
+    reloading: Mutex<()>,
     /// Locked separately, so that readers do not wait for the disk.
     status: Mutex<ReloadStatus>,
     /// Whether the last settings were valid, but conflicted with the rules of the database.
@@ -59,10 +62,11 @@ struct Shared {
     clock: Clock,
 }
 
-struct Current {
-    /// The settings of the start, to find changes that require a restart.
-    started_with: Settings,
-    generation: u64,
+/// Logs that nothing is limited.
+pub(crate) fn warn_if_switched_off(settings: &Settings) {
+    if !settings.rules.settings().enabled {
+        warn!("enabled = false: every request is admitted, and nothing is counted or blocked");
+    }
 }
 
 impl fmt::Debug for ReloadHandle {
@@ -74,9 +78,11 @@ impl fmt::Debug for ReloadHandle {
 impl ReloadHandle {
     /// For a service that runs with `settings`; `apply` puts new settings in force.
     pub fn new(settings: Settings, clock: Clock, apply: Apply) -> Self {
+        warn_if_switched_off(&settings);
         let status = ReloadStatus { last_success: clock.now(), last_error: None, generation: 1 };
         ReloadHandle(Arc::new(Shared {
-            current: Mutex::new(Current { started_with: settings, generation: 1 }),
+            started_with: settings,
+            reloading: Mutex::new(()),
             status: Mutex::new(status),
             conflicts: AtomicBool::new(false),
             apply,
@@ -94,10 +100,10 @@ impl ReloadHandle {
     /// # Errors
     /// All errors in the settings. Nothing changes then.
     pub fn reload(&self) -> Result<ReloadReport, SettingsError> {
-        let mut current = self.0.current.lock();
-        let loaded = current.started_with.reload();
+        let _guard = self.0.reloading.lock();
+        let loaded = self.0.started_with.reload();
         let is_valid = loaded.is_ok();
-        let outcome = loaded.and_then(|new| self.put_in_force(&mut current, &new));
+        let outcome = loaded.and_then(|new| self.put_in_force(&new));
         self.0.conflicts.store(is_valid && outcome.is_err(), Ordering::Relaxed);
         match &outcome {
             Ok(report) => self.note_success(report),
@@ -111,21 +117,20 @@ impl ReloadHandle {
         outcome
     }
 
-    fn put_in_force(&self, current: &mut Current, new: &Settings) -> Result<ReloadReport, SettingsError> {
+    fn put_in_force(&self, new: &Settings) -> Result<ReloadReport, SettingsError> {
         let file = new.config_file.clone();
         (self.0.apply)(new).map_err(|problems| SettingsError::Invalid { file, problems })?;
-        current.generation += 1;
-        if current.started_with.rules.normalization() != new.rules.normalization() {
+        warn_if_switched_off(new);
+        if self.0.started_with.normalization != new.normalization {
             warn!(
-                "identity.normalize or identity.ignore_path_case has changed: stored items keep their ids; export them \
-                 and import them with prune"
+                "the normalization of [identity] has changed: it takes effect once the database has been loaded again; stored \
+                 items keep their ids, export them and import them with prune"
             );
         }
-        let needs_restart = current.started_with.needs_restart(new);
         Ok(ReloadReport {
-            generation: current.generation,
+            generation: self.status().generation + 1,
             rules: new.rules.rules().len(),
-            needs_restart: needs_restart.into_iter().map(str::to_owned).collect(),
+            needs_restart: self.0.started_with.needs_restart(new),
         })
     }
 
@@ -147,18 +152,17 @@ impl ReloadHandle {
 
     /// Reloads on SIGHUP and when the file has changed, which is checked at this interval. Never returns.
     pub async fn watch(self, every: Duration) {
-        let (file, mut loaded) = {
-            let current = self.0.current.lock();
-            (current.started_with.config_file.clone(), current.started_with.source.stamp)
-        };
+        let started_with = &self.0.started_with;
+        let (file, mut loaded) = (started_with.config_file.as_deref(), started_with.source.stamp);
         let mut seen = loaded;
-        let mut hangups = Hangups::new();
+        let hangups = signal(SignalKind::hangup());
+        let mut hangups = hangups.inspect_err(|error| warn!(%error, "cannot receive SIGHUP")).ok();
         loop {
             let hangup = tokio::select! {
-                () = hangups.next() => true,
+                Some(()) = async { hangups.as_mut()?.recv().await } => true,
                 () = tokio::time::sleep(every) => false,
             };
-            let stamp = file.as_deref().and_then(FileStamp::of);
+            let stamp = file.and_then(FileStamp::of);
             // A file that changed since the last poll may still be written: half of it might be valid.
             let changed = stamp == seen && stamp != loaded;
             seen = stamp;
@@ -172,36 +176,6 @@ impl ReloadHandle {
     /// Errors are in the log and the status.
     async fn reload_in_background(self) {
         let _ = tokio::task::spawn_blocking(move || self.reload()).await;
-    }
-}
-
-/// SIGHUP, on Unix.
-struct Hangups {
-    #[cfg(unix)]
-    signals: Option<tokio::signal::unix::Signal>,
-}
-
-impl Hangups {
-    #[cfg(unix)]
-    fn new() -> Self {
-        let signals = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup());
-        let signals = signals.inspect_err(|error| warn!(%error, "cannot receive SIGHUP")).ok();
-        Hangups { signals }
-    }
-
-    #[cfg(not(unix))]
-    fn new() -> Self {
-        Hangups {}
-    }
-
-    async fn next(&mut self) {
-        #[cfg(unix)]
-        if let Some(signals) = &mut self.signals
-            && signals.recv().await.is_some()
-        {
-            return;
-        }
-        std::future::pending::<()>().await;
     }
 }
 

@@ -14,14 +14,14 @@ mod to_json;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
 use tollgate::RuleSet;
-use tollgate::config::Document;
+use tollgate::config::{Document, Problems};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
+use tollgate::identity::Normalization;
 use tollgate_stores::redis::{Address, RedisSettings, Secret};
 
 pub use self::callers::CallerLimits;
@@ -35,7 +35,7 @@ pub use self::redis::TlsFiles;
 use crate::auth::scope::Scopes;
 
 /// All settings, validated.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// The listen address.
     pub listen: SocketAddr,
@@ -55,14 +55,14 @@ pub struct Settings {
     pub callers: Option<CallerLimits>,
     /// Logging.
     pub log: LogSettings,
-    /// The prefix length by which IPv6 clients are counted. Also in `rules`.
-    pub ipv6_prefix: u8,
-    /// Whether addresses in `64:ff9b::/96` count as the IPv4 addresses they contain. Also in `rules`.
-    pub nat64: bool,
-    /// The rules, and how identifiers are normalized.
+    /// Whether unknown fields of a check are errors (`api.strict`).
+    pub strict_checks: bool,
+    /// Whether tiers that no rule names are errors (`identity.unknown_tier = "reject"`).
+    pub rejects_unknown_tiers: bool,
+    /// The rules as written, and how addresses are counted. [`Settings::rule_set`] normalizes them.
     pub rules: RuleSet,
-    /// Whether `rules` is the built-in default, because none are configured.
-    pub has_built_in_default: bool,
+    /// How identifiers are normalized.
+    pub normalization: Normalization,
     /// The sources, for a reload.
     pub(crate) source: Source,
 }
@@ -266,28 +266,6 @@ impl fmt::Debug for Source {
     }
 }
 
-impl Clone for Settings {
-    fn clone(&self) -> Self {
-        Settings {
-            listen: self.listen,
-            data_dir: self.data_dir.clone(),
-            config_file: self.config_file.clone(),
-            server: self.server.clone(),
-            counters: self.counters.clone(),
-            database: self.database.clone(),
-            auth: self.auth.clone(),
-            callers: self.callers.clone(),
-            log: self.log.clone(),
-            ipv6_prefix: self.ipv6_prefix,
-            nat64: self.nat64,
-            // Shares the compiled rules.
-            rules: self.rules.with_overrides(Arc::clone(self.rules.overrides())),
-            has_built_in_default: self.has_built_in_default,
-            source: self.source.clone(),
-        }
-    }
-}
-
 impl Settings {
     /// Loads settings from the file, the environment (see [`environment`]) and flags; later sources take precedence.
     ///
@@ -314,6 +292,19 @@ impl Settings {
         Self::from_source(Source::default(), text)
     }
 
+    /// Parses only the rules of a settings file. Files that other sections name may not exist on this machine.
+    ///
+    /// # Errors
+    /// Every error in the rules and in `[identity]`.
+    pub fn rules_from_toml(text: &str) -> Result<RuleSet, Problems> {
+        let document = Document::from_toml(text)?;
+        let mut problems = Problems::default();
+        let mut fields = document.fields(&mut problems);
+        let rules = read::rules(&mut fields);
+        fields.finish();
+        problems.into_result(rules)
+    }
+
     /// Loads settings from the same sources again. An empty file is an error: it is probably being written.
     ///
     /// # Errors
@@ -321,9 +312,17 @@ impl Settings {
     pub fn reload(&self) -> Result<Settings, SettingsError> {
         let text = self.config_file.as_deref().map(read_file).transpose()?.unwrap_or_default();
         match &self.config_file {
-            Some(path) if text.trim().is_empty() => Err(SettingsError::Empty { path: path.clone() }),
+            Some(path) if text.trim().is_empty() => {
+                let source = io::Error::new(io::ErrorKind::UnexpectedEof, "the file is empty");
+                Err(SettingsError::Unreadable { path: path.clone(), source })
+            }
             _ => Self::from_source(self.source.clone(), &text),
         }
+    }
+
+    /// The rules, normalized.
+    pub fn rule_set(&self) -> RuleSet {
+        self.rules.clone().with_normalization(self.normalization.clone())
     }
 
     /// The changed keys that require a restart.

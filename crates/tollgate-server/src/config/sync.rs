@@ -12,16 +12,15 @@ mod apply;
 mod database_rules;
 mod file_rules;
 pub(crate) mod items;
-mod overrides;
 mod preview;
 pub(crate) mod resets;
 mod rule_sources;
-pub(crate) mod snapshot;
+mod snapshot;
 mod task;
 mod usage;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -29,21 +28,21 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
 use tollgate::config::Problems;
-use tollgate::identity::Normalization;
-use tollgate_stores::sql::{Database, DatabaseError, ItemWrite, SqlSettings};
+use tollgate_stores::counters::Counters;
+use tollgate_stores::sql::{Database, SqlSettings};
 use tracing::warn;
 
 pub(crate) use self::file_rules::FileRules;
-use self::overrides::{OverrideGuard, OverrideTracker};
 pub(crate) use self::preview::preview;
 use self::rule_sources::RuleSources;
-pub(crate) use self::task::{SyncParts, run};
+pub(crate) use self::task::run;
 pub(crate) use self::usage::{close, flush_usage};
-use crate::auth::api_keys::{KeySecret, NewKey, Verifier};
+use crate::ServiceLimiter;
+use crate::auth::api_keys::{KeySecret, NewKey};
 use crate::config::settings::{CounterSettings, Settings};
-use crate::counters::Counters;
-use crate::http::error::{ApiError, Code};
 use crate::records::usage::Flusher;
+use crate::runtime::clock::Clock;
+use crate::runtime::data_dir::DataDir;
 
 /// How long a request that changed the configuration waits for the change to be in force on this node.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -51,6 +50,29 @@ const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
 const SECRET_DIFFERS: &str = "auth.key_secret is not the secret that the API keys in the database were created with, so this node \
     accepts none of them; use the secret of the other nodes, or restore the old keys.secret; if it is lost, empty the table \
     key_check, restart, and rotate every key";
+
+/// The parts of the service that config sync works with.
+#[derive(Clone)]
+pub(crate) struct SyncParts {
+    pub(crate) sync: Arc<ConfigSync>,
+    pub(crate) limiter: Arc<ServiceLimiter>,
+    pub(crate) clock: Clock,
+    pub(crate) data_dir: Arc<DataDir>,
+}
+
+/// Why config sync cannot serve a request.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SyncError {
+    /// The database was not reached since the start: try again later.
+    #[error("the database is unreachable; /readyz shows the reason")]
+    DatabaseUnreachable,
+    /// Other nodes would not accept a new key: correct the secret.
+    #[error("{SECRET_DIFFERS}")]
+    SecretDiffers,
+    /// The operating system is broken.
+    #[error("the system provides no randomness for a new key")]
+    NoRandomness,
+}
 
 /// The state that the sync task shares with request handlers.
 pub(crate) struct ConfigSync {
@@ -68,8 +90,6 @@ pub(crate) struct ConfigSync {
     has_keys: AtomicBool,
     /// Whether the database has items whose ids are not normalized, stored under other `[identity]` settings.
     has_other_ids: AtomicBool,
-    /// The normalization that the items in force were loaded with.
-    normalization: ArcSwap<Normalization>,
     /// Locked from compiling a rule set until it is in force, so that an older set cannot replace a newer one. Checks never
     /// lock it.
     rules: Mutex<RuleSources>,
@@ -79,8 +99,6 @@ pub(crate) struct ConfigSync {
     /// Whether the initial load has succeeded or failed.
     initial_load_done: watch::Sender<bool>,
     poll_now: Notify,
-    overrides: OverrideTracker,
-    snapshot_failures: AtomicU64,
     pub(crate) flusher: tokio::sync::Mutex<Flusher>,
 }
 
@@ -147,26 +165,20 @@ impl ConfigSync {
             database: ArcSwapOption::empty(),
             has_keys: AtomicBool::new(false),
             has_other_ids: AtomicBool::new(false),
-            normalization: ArcSwap::default(),
             rules: Mutex::new(RuleSources::new(FileRules::new(settings))),
             state: ArcSwap::default(),
             version: watch::Sender::new(0),
             initial_load_done: watch::Sender::new(false),
             poll_now: Notify::new(),
-            overrides: OverrideTracker::default(),
-            snapshot_failures: AtomicU64::new(0),
         }
     }
 
     /// The database.
     ///
     /// # Errors
-    /// 503 until it was reached once. Later outages are reported by its own methods.
-    pub(crate) fn database(&self) -> Result<Database, ApiError> {
-        let database = self.database.load_full().map(|database| (*database).clone());
-        database.ok_or_else(|| {
-            ApiError::new(Code::ServiceUnavailable, "the database is unreachable; /readyz shows the reason")
-        })
+    /// Until it was reached once. Later outages are reported by its own methods.
+    pub(crate) fn database(&self) -> Result<Database, SyncError> {
+        self.database.load().as_deref().cloned().ok_or(SyncError::DatabaseUnreachable)
     }
 
     /// Notifies all nodes of a change, and waits a moment until it is in force on this one. Returns whether it is.
@@ -190,17 +202,6 @@ impl ConfigSync {
         self.rules.lock()
     }
 
-    /// The rule set after these changes: see [`RuleSources::compile_with`].
-    ///
-    /// # Errors
-    /// Everything that is wrong with it.
-    pub(crate) fn compile_with<'w>(
-        &self,
-        changes: impl IntoIterator<Item = &'w ItemWrite>,
-    ) -> Result<RuleSet, Problems> {
-        self.rules.lock().compile_with(changes)
-    }
-
     /// Replaces the rules of the settings file, and passes the new rule set to `put_in_force`.
     ///
     /// # Errors
@@ -220,34 +221,26 @@ impl ConfigSync {
         Ok(())
     }
 
-    /// The hash that is stored for an API key.
-    pub(crate) fn key_hash(&self, key: &str) -> Verifier {
-        self.secret.verifier(key)
-    }
-
     /// Creates an API key.
     ///
     /// # Errors
     /// When the system provides no randomness, or other nodes would not accept the key.
-    pub(crate) fn new_key(&self) -> Result<NewKey, ApiError> {
+    pub(crate) fn new_key(&self) -> Result<NewKey, SyncError> {
         self.require_same_secret()?;
-        NewKey::random().map_err(|_| no_randomness())
+        NewKey::random().map_err(|_| SyncError::NoRandomness)
     }
 
     /// Creates a new secret for an existing API key.
     ///
     /// # Errors
     /// As [`new_key`](Self::new_key).
-    pub(crate) fn new_secret(&self, id: &str) -> Result<NewKey, ApiError> {
+    pub(crate) fn new_secret(&self, id: &str) -> Result<NewKey, SyncError> {
         self.require_same_secret()?;
-        NewKey::with_id(id).map_err(|_| no_randomness())
+        NewKey::with_id(id).map_err(|_| SyncError::NoRandomness)
     }
 
-    fn require_same_secret(&self) -> Result<(), ApiError> {
-        if self.state.load().secret_differs {
-            return Err(ApiError::new(Code::Conflict, SECRET_DIFFERS));
-        }
-        Ok(())
+    fn require_same_secret(&self) -> Result<(), SyncError> {
+        if self.state.load().secret_differs { Err(SyncError::SecretDiffers) } else { Ok(()) }
     }
 
     pub(crate) fn secret(&self) -> &KeySecret {
@@ -273,25 +266,10 @@ impl ConfigSync {
         *self.version.borrow()
     }
 
-    pub(crate) fn snapshot_failures(&self) -> u64 {
-        self.snapshot_failures.load(Ordering::Relaxed)
-    }
-
     /// Waits until the initial load has succeeded or failed.
     pub(crate) async fn wait_for_initial_load(&self, timeout: Duration) {
         let mut done = self.initial_load_done.subscribe();
         let _ = tokio::time::timeout(timeout, done.wait_for(|done| *done)).await;
-    }
-
-    /// Marks an override as being set by this node, which migrates its counter itself, until the guard is dropped.
-    pub(crate) fn begin_override(&self, user: &str, endpoint: &str) -> OverrideGuard<'_> {
-        self.overrides.begin(user, endpoint)
-    }
-
-    /// Makes the task compare an override that this node has just applied with the database. A later one of another node may
-    /// have been applied before it.
-    pub(crate) fn verify_override(&self, user: &str, endpoint: &str) {
-        self.overrides.verify_later(user, endpoint);
     }
 
     fn update_state(&self, change: impl Fn(&mut SyncState)) {
@@ -300,40 +278,6 @@ impl ConfigSync {
             change(&mut next);
             next
         });
-    }
-}
-
-fn no_randomness() -> ApiError {
-    ApiError::new(Code::InternalError, "the system provides no randomness for a new key")
-}
-
-/// Maps a database error to the response of the API.
-pub(crate) fn failed(error: &DatabaseError) -> ApiError {
-    match error {
-        DatabaseError::Value { field, reason } => ApiError::invalid(field.to_string(), reason.to_string()),
-        DatabaseError::Constraint { .. } => {
-            ApiError::new(Code::Conflict, "the database rejected the change: it conflicts with existing data")
-        }
-        DatabaseError::Conflict { .. } => ApiError::new(Code::Conflict, error.to_string()),
-        DatabaseError::VersionConflict { .. } => ApiError::new(
-            Code::ServiceUnavailable,
-            "the configuration was changed concurrently too often; nothing was changed, send the request again",
-        ),
-        DatabaseError::OutcomeUnknown { .. } => ApiError::new(
-            Code::ServiceUnavailable,
-            "the connection to the database broke during the change, which may or may not be in force; check before sending \
-             the request again",
-        ),
-        // The sync task logs outages once, not per request.
-        error if error.is_unreachable() => ApiError::new(
-            Code::ServiceUnavailable,
-            "the database is unreachable; nothing was changed, send the request again",
-        ),
-        error => {
-            warn!(%error, "the database rejected a request");
-            let message = "the database rejected the request; nothing was changed, the log has the reason";
-            ApiError::new(Code::ServiceUnavailable, message)
-        }
     }
 }
 

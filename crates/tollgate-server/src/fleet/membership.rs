@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
 use tollgate::Seed;
@@ -11,7 +11,7 @@ use tollgate::rules::overrides::{Override, Overrides};
 use tollgate_stores::redis::{Fleet, RedisCounters};
 use tracing::{info, warn};
 
-use crate::counters::ServiceLimiter;
+use crate::ServiceLimiter;
 use crate::runtime::data_dir::DataDir;
 
 const DATA_LOST: &str = "the counter store lost its data or was restored to an older state";
@@ -19,8 +19,6 @@ const DATA_LOST: &str = "the counter store lost its data or was restored to an o
 const JOIN_RETRY_EVERY: Duration = Duration::from_millis(50);
 /// Between attempts while Redis is misconfigured.
 const MISCONFIGURED_RETRY_EVERY: Duration = Duration::from_secs(1);
-/// How long the server that holds the fleet's keys may be unreachable before the seed is read from a replica of them.
-const REPLICATED_SEED_AFTER: Duration = Duration::from_secs(1);
 /// How often a member verifies the shared state without a notification.
 const POLL_EVERY: Duration = Duration::from_secs(5);
 
@@ -56,7 +54,6 @@ pub(crate) async fn run(limiter: Arc<ServiceLimiter>, data_dir: Arc<DataDir>, da
         database_has_overrides,
         redis,
         data_dir,
-        started: Instant::now(),
         adopted: None,
         nodes: None,
         applied_version: 0,
@@ -93,7 +90,6 @@ struct Member {
     database_has_overrides: bool,
     redis: RedisCounters,
     data_dir: Arc<DataDir>,
-    started: Instant,
     adopted: Option<Seed>,
     /// The node count stored in the data directory.
     nodes: Option<NonZeroU32>,
@@ -136,7 +132,7 @@ impl Member {
             Ok(seed) => seed,
             // The stored seed is damaged. This node knows it and continues.
             Err(StoreError::Misconfigured) if self.adopted.is_some() => return Ok(()),
-            Err(error) => self.read_replicated_seed().await.ok_or(error)?,
+            Err(error) => return Err(error),
         };
         if seed != own {
             warn!(
@@ -149,16 +145,6 @@ impl Member {
             self.adopted = Some(seed);
         }
         Ok(())
-    }
-
-    /// Lets a node join while the server with the fleet's keys is unreachable.
-    async fn read_replicated_seed(&self) -> Option<Seed> {
-        if self.adopted.is_some() || self.started.elapsed() < REPLICATED_SEED_AFTER {
-            return None;
-        }
-        let seed = self.redis.fleet().replicated_seed().await?;
-        info!("the server with the fleet's keys is unreachable: using the seed replicated on another server");
-        Some(seed)
     }
 
     /// A node that starts without Redis takes its share of limits by this count.

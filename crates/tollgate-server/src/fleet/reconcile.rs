@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tollgate::counters::{CounterStore, ReconcileStatus};
 use tracing::{info, warn};
 
-use crate::counters::ServiceLimiter;
+use crate::ServiceLimiter;
 use crate::runtime::clock::Clock;
 
 /// How often pending charges are looked for.

@@ -44,7 +44,7 @@ impl Call {
 
     /// Decides checks of this caller with the rules in force now.
     pub(crate) fn checker(&self) -> Checker<'_> {
-        self.app.checker(&self.caller, self.settings.overrides)
+        self.app.checker(&self.caller, &self.settings)
     }
 
     /// Reads a JSON body of at most `bytes_max` bytes within `server.body_timeout`.

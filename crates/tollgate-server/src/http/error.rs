@@ -1,4 +1,4 @@
-//! Errors as HTTP: one JSON envelope, stable codes, and the mapping of check errors to them.
+//! Errors as HTTP: one JSON envelope, stable codes, and the mapping of the errors of other modules to them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,11 +8,15 @@ use serde::Serialize;
 use tollgate::Span;
 use tollgate::counters::StoreError;
 use tollgate::headers::retry_after_secs;
+use tollgate_stores::sql::DatabaseError;
 use utoipa::ToSchema;
 
 use crate::api::decision::DecisionBody;
+use crate::auth::AuthError;
 use crate::auth::api_keys::KeyRefusal;
 use crate::check::error::CheckError;
+use crate::config::normalize::NormalizedTooLong;
+use crate::config::sync::SyncError;
 use crate::http::{Response, response};
 
 /// The code of an error. Codes are stable: new ones may be added, existing ones keep their meaning.
@@ -110,14 +114,35 @@ impl From<CheckError> for ApiError {
             CheckError::OverrideNeedsKey => ApiError::new(Code::Unauthorized, error.to_string()),
             CheckError::Store(error) => error.into(),
             CheckError::IdempotencyKeyReused => {
-                let reason = "already used with a different body in the last five minutes";
-                ApiError::field(Code::IdempotencyMismatch, "idempotency_key", reason)
+                ApiError::field(Code::IdempotencyMismatch, "idempotency_key", error.to_string())
             }
             CheckError::IdempotencyInProgress => {
-                let reason = "the first batch with this key is still in progress";
-                ApiError::field(Code::Conflict, "idempotency_key", reason)
+                ApiError::field(Code::Conflict, "idempotency_key", error.to_string())
             }
         }
+    }
+}
+
+/// The REST codes of refused callers.
+impl From<AuthError> for ApiError {
+    fn from(error: AuthError) -> Self {
+        let message = error.to_string();
+        let limited = |code, wait| ApiError { retry_after: Some(wait), ..ApiError::new(code, "") };
+        let mapped = match error {
+            AuthError::KeyMissing | AuthError::NotBearer | AuthError::KeyRefused(_) => {
+                ApiError::new(Code::Unauthorized, "")
+            }
+            AuthError::NoScopes | AuthError::ScopeMissing(_) | AuthError::TenantBound(_) => {
+                ApiError::new(Code::Forbidden, "")
+            }
+            AuthError::KeysNotLoaded => ApiError::new(Code::ServiceUnavailable, ""),
+            AuthError::Throttled { wait } => limited(Code::TooManyAttempts, wait),
+            AuthError::CallerLimited { wait } => limited(Code::CallerLimited, wait),
+            AuthError::BatchTooLarge { .. } => {
+                return ApiError::field(Code::PayloadTooLarge, "checks", message);
+            }
+        };
+        mapped.with_message(message)
     }
 }
 
@@ -128,6 +153,54 @@ impl From<StoreError> for ApiError {
                 "the counter store rejects this service; an operator must act, see /readyz for the reason"
             }
             _ => "the counters are unreachable; try again",
+        };
+        ApiError::new(Code::ServiceUnavailable, message)
+    }
+}
+
+impl From<SyncError> for ApiError {
+    fn from(error: SyncError) -> Self {
+        let code = match error {
+            SyncError::DatabaseUnreachable => Code::ServiceUnavailable,
+            SyncError::SecretDiffers => Code::Conflict,
+            SyncError::NoRandomness => Code::InternalError,
+        };
+        ApiError::new(code, error.to_string())
+    }
+}
+
+impl From<NormalizedTooLong> for ApiError {
+    fn from(error: NormalizedTooLong) -> Self {
+        ApiError::invalid(error.field, error.to_string())
+    }
+}
+
+impl From<DatabaseError> for ApiError {
+    fn from(error: DatabaseError) -> Self {
+        let message = match &error {
+            DatabaseError::Value { field, reason } => {
+                return ApiError::invalid(field.to_string(), reason.to_string());
+            }
+            DatabaseError::Constraint { .. } => {
+                let message = "the database rejected the change: it conflicts with existing data";
+                return ApiError::new(Code::Conflict, message);
+            }
+            DatabaseError::Conflict { .. } => return ApiError::new(Code::Conflict, error.to_string()),
+            DatabaseError::VersionConflict { .. } => {
+                "the configuration was changed concurrently too often; nothing was changed, send the request again"
+            }
+            DatabaseError::OutcomeUnknown { .. } => {
+                "the connection to the database broke during the change, which may or may not be in force; check before \
+                 sending the request again"
+            }
+            // The sync task logs outages once, not per request.
+            error if error.is_unreachable() => {
+                "the database is unreachable; nothing was changed, send the request again"
+            }
+            error => {
+                tracing::warn!(%error, "the database rejected a request");
+                "the database rejected the request; nothing was changed, the log has the reason"
+            }
         };
         ApiError::new(Code::ServiceUnavailable, message)
     }
@@ -198,15 +271,7 @@ impl ApiError {
         let (field, reason) = (field.into(), reason.into());
         let message = if field.is_empty() { reason.clone() } else { format!("{field}: {reason}").into() };
         let field = Some(field).filter(|field| !field.is_empty());
-        ApiError {
-            code,
-            message,
-            field,
-            reason: Some(reason),
-            allow: None,
-            retry_after: None,
-            key_refusal: None,
-        }
+        ApiError { field, reason: Some(reason), ..ApiError::new(code, message) }
     }
 
     /// An invalid field; the code depends on the field.
@@ -223,26 +288,6 @@ impl ApiError {
     pub(crate) fn method_not_allowed(allow: String) -> Self {
         let message = format!("method not allowed; this path supports {allow}");
         ApiError { allow: Some(allow), ..ApiError::new(Code::MethodNotAllowed, message) }
-    }
-
-    /// The address is in backoff after invalid API keys.
-    pub(crate) fn too_many_attempts(wait: Span) -> Self {
-        let message = "too many invalid API keys from this address; retry after Retry-After";
-        ApiError { retry_after: Some(wait), ..ApiError::new(Code::TooManyAttempts, message) }
-    }
-
-    /// The caller exceeded its own limit.
-    pub(crate) fn caller_limited(wait: Span) -> Self {
-        let message = "the caller exceeded its own limit ([callers]), not a limit of its clients; nothing was charged, \
-                       retry after Retry-After";
-        ApiError { retry_after: Some(wait), ..ApiError::new(Code::CallerLimited, message) }
-    }
-
-    /// The batch is larger than the caller's own limit ever admits.
-    pub(crate) fn batch_exceeds_caller_limit(checks: u32, most: u32) -> Self {
-        let reason =
-            format!("must have at most {most} checks (limit of the caller, [callers]), not {checks}");
-        ApiError::field(Code::PayloadTooLarge, "checks", reason)
     }
 
     /// Prefixes the field with `parent`, for an item of a list.
@@ -307,5 +352,21 @@ impl ApiError {
             headers.insert(header::ALLOW, allow);
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_stores::sql::Database;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn unreachable_database_is_distinguished_from_a_broken_one() {
+        let unreachable = Database::open("postgres://u@127.0.0.1:1/nobody-listens").await.unwrap_err();
+        assert!(ApiError::from(unreachable).message().contains("is unreachable"));
+        let broken = ApiError::from(DatabaseError::Corrupt { what: "api_keys" });
+        assert_eq!(broken.code(), Code::ServiceUnavailable);
+        assert!(broken.message().contains("log has the reason"), "{}", broken.message());
     }
 }

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::Full;
 use serde::Serialize;
+use tollgate_stores::counters::StoreState;
 use utoipa::ToSchema;
 
 use super::{Call, Response, openapi as description};
 use crate::config::sync::Source;
-use crate::counters::StoreState;
 use crate::http::error::ApiError;
 use crate::http::response;
 
@@ -56,19 +56,19 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
     // out at once.
     let config_error = call.app.reload().and_then(|handle| handle.status().last_error);
     let store = call.app.counters().state();
-    let store_error = store.trouble();
+    let store_error = store.problem();
     let config = call.app.config_sync().state();
     let database_error = config.problem();
-    let data_dir_error = call.app.persistence_status().problem();
+    let data_dir_error = call.app.persistence().problem();
     let is_fine = config_error.is_none() && database_error.is_none() && data_dir_error.is_none();
     let (code, status) = match store {
-        StoreState::Refused(_) => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
+        StoreState::Rejected(_) => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
         // Every client with an API key would be refused.
         _ if config.secret_differs => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
         _ if config.source == Source::File && config.is_loading => {
             (StatusCode::SERVICE_UNAVAILABLE, "starting")
         }
-        StoreState::Reached if is_fine => (StatusCode::OK, "ready"),
+        StoreState::Up if is_fine => (StatusCode::OK, "ready"),
         _ => (StatusCode::OK, "degraded"),
     };
     Ok(response::json(

@@ -40,7 +40,6 @@ use crate::auth::scope::Scope;
         admin::key_rotation::rotate,
         admin::key_rotation::revoke,
         admin::audit::audit,
-        admin::audit::actions,
         admin::export::export,
         admin::import::import,
         reload::reload,
@@ -65,6 +64,9 @@ static JSON: LazyLock<String> = LazyLock::new(|| {
     resources::describe::<Quotas>(&mut description);
     resources::describe::<Keys>(&mut description);
     resources::describe::<Blocks>(&mut description);
+    let mut actions = description["paths"]["/v1/admin/audit"].clone();
+    actions["get"]["operationId"] = json!("actions");
+    description["paths"]["/v1/admin/actions"] = actions;
     let schemas = description["components"]["schemas"].clone();
     for route in ROUTES {
         let path = format!("/paths/{}/{}", described_path(route).replace('/', "~1"), verb(route));
@@ -132,17 +134,23 @@ mod tests {
             }
         }
         for (name, schema) in api["components"]["schemas"].as_object().unwrap() {
-            let parts = schema["allOf"].as_array().into_iter().flatten().chain([schema]);
-            for part in parts {
-                for (field, kind) in part["properties"].as_object().into_iter().flatten() {
-                    lines.insert(format!("{name}.{field}: {}", kind_of(kind)));
-                }
+            for (field, kind) in fields(api, schema) {
+                lines.insert(format!("{name}.{field}: {}", kind_of(kind)));
             }
             for code in schema["enum"].as_array().into_iter().flatten() {
                 lines.insert(format!("{name} = {code}"));
             }
         }
         lines
+    }
+
+    /// The fields of a schema and of those that it includes.
+    fn fields<'a>(api: &'a Value, schema: &'a Value) -> Vec<(&'a String, &'a Value)> {
+        let included =
+            schema["$ref"].as_str().and_then(|reference| api.pointer(reference.strip_prefix('#')?));
+        let parts = schema["allOf"].as_array().into_iter().flatten().chain(included);
+        let own = schema["properties"].as_object().into_iter().flatten();
+        own.chain(parts.flat_map(|part| fields(api, part))).collect()
     }
 
     /// The type of a field, or the name of its schema.

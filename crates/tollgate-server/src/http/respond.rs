@@ -117,10 +117,6 @@ impl ResponseFuture {
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
         let policy = HeaderValue::from_static("frame-ancestors 'none'");
         headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(policy);
-        if let Some(deprecated) = self.route.and_then(|route| route.deprecated) {
-            headers.insert("deprecation", HeaderValue::from_static(deprecated.since));
-            headers.insert("sunset", HeaderValue::from_static(deprecated.sunset));
-        }
         headers.insert(REQUEST_ID, self.request_id.header());
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response
@@ -131,27 +127,13 @@ impl ResponseFuture {
 mod tests {
     use http::HeaderMap;
 
-    use super::super::health;
-    use super::super::routes::{Deprecated, ROUTES, route};
+    use super::super::routes::ROUTES;
     use super::*;
-    use crate::auth::Access;
 
     async fn respond(route: &'static Route, handler: HandlerFuture) -> Response {
         let app = App::for_tests("");
         let request_id = app.request_ids().of(&HeaderMap::new());
         ResponseFuture::new(&app, Some(route), request_id).with(Outcome::Pending(handler), None).await
-    }
-
-    #[tokio::test]
-    async fn deprecated_route_sends_deprecation_and_sunset() {
-        static OLD: Route = route!(GET "/old", Access::Anyone, health::healthz)
-            .deprecated(Deprecated { since: "@1795000000", sunset: "Tue, 16 Nov 2027 00:00:00 GMT" });
-        static CURRENT: Route = route!(GET "/current", Access::Anyone, health::healthz);
-        let ok = || Box::pin(async { Ok(Response::default()) });
-        let response = respond(&OLD, ok()).await;
-        assert_eq!(response.headers()["deprecation"], "@1795000000");
-        assert_eq!(response.headers()["sunset"], "Tue, 16 Nov 2027 00:00:00 GMT");
-        assert!(!respond(&CURRENT, ok()).await.headers().contains_key("deprecation"));
     }
 
     #[tokio::test]

@@ -15,7 +15,7 @@ use super::request_id::RequestId;
 use super::respond::{Outcome, ResponseFuture};
 use super::routes::{Route, routes_of};
 use crate::app::{App, Reloadable};
-use crate::auth::{Access, Caller};
+use crate::auth::{Access, AuthError, Caller};
 use crate::listener::HttpService;
 
 /// The REST API as a service of the listener.
@@ -53,7 +53,7 @@ fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) ->
             Err(error) => response.with(Outcome::Failed(error), None),
         },
         Err(error) => {
-            let error = charge_unrouted(app, routes, peer.ip()).err().unwrap_or(error);
+            let error = charge_unrouted(app, routes, peer.ip()).err().map_or(error, Into::into);
             response.with(Outcome::Failed(error), None)
         }
     }
@@ -107,7 +107,7 @@ fn charge_caller(
     route: &Route,
     caller: &Caller,
     peer: IpAddr,
-) -> Result<(), ApiError> {
+) -> Result<(), AuthError> {
     match &settings.callers {
         // A batch is charged by its checks once it is parsed; a cost of 0 refuses a caller that has exceeded its limit.
         Some(callers) if route.access != Access::Anyone => {
@@ -118,7 +118,7 @@ fn charge_caller(
 }
 
 /// Requests without a route count against the limit of their address, except on the paths of probes and metrics.
-fn charge_unrouted(app: &App, routes: &[&Route], peer: IpAddr) -> Result<(), ApiError> {
+fn charge_unrouted(app: &App, routes: &[&Route], peer: IpAddr) -> Result<(), AuthError> {
     let is_exempt = routes.iter().any(|route| route.access == Access::Anyone);
     match &app.live().callers {
         Some(callers) if !is_exempt => callers.charge(&Caller::anonymous(), peer, 1, app.now()),

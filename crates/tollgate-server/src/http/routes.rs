@@ -26,19 +26,9 @@ pub(crate) struct Route {
     /// `{name}` matches one segment, `{*name}` all that are left.
     pub(crate) path: &'static str,
     pub(crate) access: Access,
-    pub(crate) deprecated: Option<Deprecated>,
     /// Whether a request counts once per check in it against its caller's limit, instead of once.
     pub(crate) by_check: bool,
     pub(crate) handler: Handler,
-}
-
-/// A deprecated route: served as before, with `Deprecation` and `Sunset` headers.
-#[derive(Copy, Clone)]
-pub(crate) struct Deprecated {
-    /// Since when, as a structured field date (`@` and Unix seconds).
-    pub(crate) since: &'static str,
-    /// When it will be removed, as an HTTP date.
-    pub(crate) sunset: &'static str,
 }
 
 impl Route {
@@ -70,12 +60,6 @@ impl Route {
         self.by_check = true;
         self
     }
-
-    #[cfg(test)]
-    pub(crate) const fn deprecated(mut self, deprecated: Deprecated) -> Self {
-        self.deprecated = Some(deprecated);
-        self
-    }
 }
 
 pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
@@ -94,14 +78,11 @@ macro_rules! route {
             method: http::Method::$method,
             path: $path,
             access: $access,
-            deprecated: None,
             by_check: false,
             handler: $handler,
         }
     };
 }
-#[cfg(test)]
-pub(crate) use route;
 
 const READ: Access = Access::Keyed(Scope::Read);
 const CONFIG: Access = Access::Keyed(Scope::Config);
@@ -146,7 +127,7 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(PUT "/v1/admin/blocks/{*client}", CONFIG, crud::put::<Blocks>, body),
     route!(DELETE "/v1/admin/blocks/{*client}", CONFIG, crud::delete::<Blocks>),
     route!(GET "/v1/admin/audit", ADMIN, admin::audit::audit),
-    route!(GET "/v1/admin/actions", ADMIN, admin::audit::actions),
+    route!(GET "/v1/admin/actions", ADMIN, admin::audit::audit),
     route!(GET "/v1/admin/export", ADMIN, admin::export::export),
     route!(POST "/v1/admin/import", ADMIN, admin::import::import, body),
     route!(POST "/v1/admin/reload", ADMIN, reload::reload, body),
@@ -165,34 +146,20 @@ pub(crate) static ROUTES: &[Route] = &[
 ];
 
 /// The routes by path, each path with all of its methods.
-struct Paths {
-    exact: HashMap<&'static str, Vec<&'static Route>>,
-    patterns: Vec<(&'static str, Vec<&'static Route>)>,
-}
-
-static PATHS: LazyLock<Paths> = LazyLock::new(|| {
-    let mut paths = Paths { exact: HashMap::new(), patterns: Vec::new() };
+static PATHS: LazyLock<HashMap<&'static str, Vec<&'static Route>>> = LazyLock::new(|| {
+    let mut paths: HashMap<_, Vec<_>> = HashMap::new();
     for route in ROUTES {
-        if !route.path.contains('{') {
-            paths.exact.entry(route.path).or_default().push(route);
-            continue;
-        }
-        match paths.patterns.iter_mut().find(|(path, _)| *path == route.path) {
-            Some((_, routes)) => routes.push(route),
-            None => paths.patterns.push((route.path, vec![route])),
-        }
+        paths.entry(route.path).or_default().push(route);
     }
     paths
 });
 
-/// The routes of a path, with or without the prefix `/api`.
+/// The routes of a path, with or without the prefix `/api`. No two patterns match the same path.
 pub(crate) fn routes_of(path: &str) -> &'static [&'static Route] {
     let path = without_api_prefix(path);
-    if let Some(routes) = PATHS.exact.get(path) {
-        return routes;
-    }
-    let found = PATHS.patterns.iter().find(|(pattern, _)| match_pattern(pattern, path, |_, _| ()));
-    found.map_or(&[], |(_, routes)| routes)
+    let by_pattern = || PATHS.iter().find(|(pattern, _)| match_pattern(pattern, path, |_, _| ()));
+    let found = PATHS.get(path).or_else(|| by_pattern().map(|(_, routes)| routes));
+    found.map_or(&[], Vec::as_slice)
 }
 
 /// The value of a path variable, still percent-encoded.

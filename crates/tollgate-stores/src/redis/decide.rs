@@ -1,10 +1,10 @@
 //! One decision on shared counters, from the known refusal to the remembered verdict.
 
+pub(crate) mod join_state;
 pub(crate) mod lease_use;
 pub(crate) mod multi_shard;
 pub(crate) mod penalty_list;
 pub(crate) mod refusal_cache;
-pub(crate) mod schema;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -18,11 +18,11 @@ use tollgate::algorithms::Outcome;
 use tollgate::counters::{Charge, Charges, Effect, Verdicts};
 use tollgate::{Span, Timestamp};
 
+use self::join_state::JoinState;
 use self::lease_use::LeaseUse;
 use self::multi_shard::MultiShard;
 use self::penalty_list::PenaltyList;
 use self::refusal_cache::RefusalCache;
-use self::schema::Schema;
 use super::connection::error::Fault;
 use super::lease::cooldowns::Cooldowns;
 use super::lease::{LeaseTable, LeasedCounter, ServedBy};
@@ -41,19 +41,20 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Decides requests on shared counters.
 pub(crate) struct Decider {
     shards: Arc<ShardMap>,
-    schema: Arc<Schema>,
+    join_state: Arc<JoinState>,
     background: BackgroundCalls,
     /// None if the cache is disabled.
-    refusals: Option<RefusalCache>,
+    pub(super) refusals: Option<RefusalCache>,
     leasing: bool,
-    leases: LeaseTable,
+    pub(super) leases: LeaseTable,
     cooldowns: Cooldowns,
-    multi_shard: MultiShard,
+    pub(super) multi_shard: MultiShard,
     penalties: Arc<PenaltyList>,
     timeout: Duration,
     /// The server's clock minus ours in microseconds, as of the last reply.
-    clock_offset: AtomicI64,
-    charges: AtomicU64,
+    pub(super) clock_offset: AtomicI64,
+    /// Charges decided, by whatever means.
+    pub(super) charges: AtomicU64,
 }
 
 /// The charges of one decision that go to one shard.
@@ -72,7 +73,7 @@ impl Decider {
     pub(crate) fn new(
         settings: &RedisSettings,
         shards: Arc<ShardMap>,
-        schema: Arc<Schema>,
+        join_state: Arc<JoinState>,
         background: BackgroundCalls,
         penalties: Arc<PenaltyList>,
     ) -> Self {
@@ -82,13 +83,13 @@ impl Decider {
             leasing: settings.leases,
             leases: LeaseTable::new(settings.lease_capacity_min, now),
             cooldowns: Cooldowns::new(now),
-            multi_shard: MultiShard::new(Arc::clone(&shards), Arc::clone(&schema), background.clone()),
+            multi_shard: MultiShard::new(Arc::clone(&shards), background.clone()),
             penalties,
             timeout: settings.timeout,
             clock_offset: AtomicI64::new(0),
             charges: AtomicU64::new(0),
             shards,
-            schema,
+            join_state,
             background,
         }
     }
@@ -205,13 +206,14 @@ impl Decider {
         now: Timestamp,
         deadline: Instant,
     ) -> Result<Reply, Fault> {
+        self.join_state.check()?;
         let penalty = charges.penalty.as_ref().filter(|_| group.has_record);
         let mode = if charges.dry_run { Mode::DryRun } else { Mode::Charge };
         let mut call = ScriptCall::new(mode, penalty);
         for position in &group.positions {
             let charge = &charges.charges[*position];
             let violation = !spans_shards && penalty.is_some_and(|penalty| penalty.is_violation(*position));
-            call.push(charge, self.schema.counter_keys(charge, now)?, violation, extras[*position], now);
+            call.push(charge, violation, extras[*position], now);
         }
         let value = self.shards.call(group.shard, call.command(), deadline).await?;
         let reply = Reply::read(&value, group.positions.iter().map(|position| extras[*position]))?;
@@ -300,34 +302,10 @@ impl Decider {
         };
         let extra = Extra::Lease(LeaseRequest { want: 0, nodes: 1, settle: Some(settlement) });
         let now = Timestamp::from(SystemTime::now());
-        let Ok(keys) = self.schema.counter_keys(&charge, now) else { return };
         let mut call = ScriptCall::new(Mode::Charge, None);
-        call.push(&charge, keys, false, extra, now);
+        call.push(&charge, false, extra, now);
         let shard = self.shards.shard_of(charge.subject);
         let _ = self.shards.call(shard, call.command(), Instant::now() + self.timeout).await;
-    }
-
-    pub(crate) fn leases(&self) -> &LeaseTable {
-        &self.leases
-    }
-
-    /// Charges decided, by whatever means.
-    pub(crate) fn charges(&self) -> u64 {
-        self.charges.load(Ordering::Relaxed)
-    }
-
-    /// Charges refunded because another shard refused.
-    pub(crate) fn refunds(&self) -> u64 {
-        self.multi_shard.refunds()
-    }
-
-    pub(crate) fn cached_refusals(&self) -> u64 {
-        self.refusals.as_ref().map_or(0, RefusalCache::hits)
-    }
-
-    /// The server's clock minus ours in microseconds.
-    pub(crate) fn clock_offset_micros(&self) -> i64 {
-        self.clock_offset.load(Ordering::Relaxed)
     }
 }
 

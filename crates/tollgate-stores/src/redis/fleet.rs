@@ -7,7 +7,6 @@ pub(crate) mod idempotency;
 mod membership;
 pub(crate) mod pubsub;
 pub(crate) mod reconcile;
-mod replica;
 pub(crate) mod resets;
 mod seed;
 mod seen_resets;
@@ -19,19 +18,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tollgate::Seed;
 use tollgate::counters::StoreError;
 
 use self::membership::{Membership, MembershipGrace};
-use self::replica::{JoinInfo, ReplicaStore};
 use self::resets::Resets;
 use self::seed::SeedAgreement;
 use self::shared_config::SharedConfig;
 use super::connection::error::Fault;
 use super::connection::random::jitter;
 use super::decide::Decider;
-use super::decide::schema::Schema;
+use super::decide::join_state::JoinState;
 use super::health::Health;
 use super::lease::cooldowns::COOLDOWN_MESSAGE;
 use super::topology::ShardMap;
@@ -39,21 +37,19 @@ use super::topology::ShardMap;
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Until the first heartbeat succeeds, when nothing can be decided.
 const FIRST_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(20);
-const REPLICA_INTERVAL: Duration = Duration::from_secs(2);
 /// The message that configuration stored elsewhere has changed.
 const CHANGE_MESSAGE: &str = "elsewhere";
 
 /// This node as a member of its fleet.
 pub struct Fleet {
     shards: Arc<ShardMap>,
-    schema: Arc<Schema>,
+    join_state: Arc<JoinState>,
     decider: Arc<Decider>,
     health: Arc<Health>,
     resets: Arc<Resets>,
     membership: Membership,
     seed: SeedAgreement,
     config: SharedConfig,
-    replicas: ReplicaStore,
     /// Wakes the heartbeat.
     wake: Notify,
     /// Incremented when another node reports a change of configuration stored elsewhere.
@@ -63,7 +59,7 @@ pub struct Fleet {
 impl Fleet {
     pub(crate) fn new(
         shards: &Arc<ShardMap>,
-        schema: &Arc<Schema>,
+        join_state: &Arc<JoinState>,
         decider: Arc<Decider>,
         health: &Arc<Health>,
         resets: Arc<Resets>,
@@ -72,9 +68,8 @@ impl Fleet {
             membership: Membership::new(Arc::clone(shards)),
             seed: SeedAgreement::new(Arc::clone(shards), Arc::clone(health)),
             config: SharedConfig::new(Arc::clone(shards), Arc::clone(health)),
-            replicas: ReplicaStore::new(Arc::clone(shards)),
             shards: Arc::clone(shards),
-            schema: Arc::clone(schema),
+            join_state: Arc::clone(join_state),
             decider,
             health: Arc::clone(health),
             resets,
@@ -91,27 +86,21 @@ impl Fleet {
         self.seed.agree(own).await.map_err(|fault| self.store_error(fault))
     }
 
-    /// The seed as replicated to another server of a ring, for a node that starts while the server with the fleet's keys is
-    /// down. [`Fleet::seed`] is authoritative.
-    pub async fn replicated_seed(&self) -> Option<Seed> {
-        self.replicas.read().await.map(|info| info.seed)
-    }
-
     /// Makes decisions fail as unreachable until the fleet's seed is adopted: with another seed, this node would count the
     /// same clients under other keys.
     pub fn set_awaiting_seed(&self, awaiting: bool) {
-        self.schema.set_awaiting_seed(awaiting);
+        self.join_state.set_awaiting_seed(awaiting);
     }
 
-    /// Whether the key schema and the seed of the fleet are known. Before that nothing is decided here.
+    /// Whether this node has joined the fleet and adopted its seed. Before that nothing is decided here.
     pub fn has_joined(&self) -> bool {
-        self.schema.version().is_ok()
+        self.join_state.check().is_ok()
     }
 
     /// Assumes at least this many nodes until the first heartbeats have been exchanged, for a node that starts while Redis
     /// is unreachable.
     pub fn restore_node_count(&self, nodes: NonZeroU32) {
-        let leases = self.decider.leases();
+        let leases = &self.decider.leases;
         leases.set_nodes(leases.nodes().max(nodes.get()));
     }
 
@@ -172,15 +161,15 @@ impl Fleet {
     /// Returns all leases and leaves the fleet.
     pub(crate) async fn close(&self) {
         self.decider.close().await;
-        self.membership.leave(self.schema.supported()).await;
+        self.membership.leave().await;
     }
 
     /// Handles a pub/sub message.
     pub(crate) fn receive(&self, message: &str) {
-        match message.split_once(' ') {
-            Some((resets::MESSAGE, arguments)) => self.resets.receive(arguments),
-            Some((COOLDOWN_MESSAGE, arguments)) => self.decider.receive_cooldown(arguments),
-            None if message == CHANGE_MESSAGE => self.changes.send_modify(|count| *count += 1),
+        match message.split_once(' ').unwrap_or((message, "")) {
+            (resets::MESSAGE, _) => self.resets.receive(),
+            (COOLDOWN_MESSAGE, arguments) => self.decider.receive_cooldown(arguments),
+            (CHANGE_MESSAGE, _) => self.changes.send_modify(|count| *count += 1),
             _ => self.wake.notify_one(),
         }
     }
@@ -189,13 +178,10 @@ impl Fleet {
     pub(crate) async fn run_heartbeat(self: Arc<Self>) {
         let mut grace = MembershipGrace::new();
         loop {
-            let outcome = self.heartbeat(grace.nodes_min(self.decider.leases().nodes())).await;
+            let outcome = self.heartbeat(grace.nodes_min(self.decider.leases.nodes())).await;
             grace.note(&outcome);
             self.health.note_heartbeat(&outcome);
-            if outcome.as_ref().is_err_and(Fault::trips_breaker) && !self.schema.is_known() {
-                self.join_by_replica().await;
-            }
-            let interval = if self.schema.is_known() {
+            let interval = if self.join_state.has_joined() {
                 HEARTBEAT_INTERVAL.saturating_sub(jitter(HEARTBEAT_INTERVAL / 10))
             } else {
                 FIRST_HEARTBEAT_INTERVAL
@@ -204,41 +190,16 @@ impl Fleet {
         }
     }
 
-    /// Registers this node, counts the others, and reads the schema and the configuration version.
+    /// Registers this node, counts the others, and reads the configuration version.
     async fn heartbeat(&self, nodes_min: u32) -> Result<(), Fault> {
         let now = self.shards.time(self.shards.home()).await?;
-        let nodes = self.membership.register(self.schema.supported(), now).await?;
-        let older_nodes = match self.schema.previous() {
-            Some(previous) => self.membership.count(previous, now).await?,
-            None => 0,
-        };
-        self.decider.leases().set_nodes(nodes.saturating_add(older_nodes).max(nodes_min));
-        self.schema.agree(older_nodes, now).await?;
+        let nodes = self.membership.register(now).await?;
+        self.decider.leases.set_nodes(nodes.max(nodes_min));
+        self.join_state.join().await?;
         let version = self.config.settled_version().await?;
         self.seed.restore().await?;
         self.config.set_version(version);
         Ok(())
-    }
-
-    /// Adopts what a replica says until the fleet's keys can be read.
-    async fn join_by_replica(&self) {
-        let Some(info) = self.replicas.read().await else { return };
-        let leases = self.decider.leases();
-        leases.set_nodes(leases.nodes().max(info.nodes));
-        self.schema.adopt(info.version, info.changed_at);
-    }
-
-    /// Replicates what a starting node must know, until stopped. Only while the fleet's keys are reachable.
-    pub(crate) async fn run_replication(self: Arc<Self>) {
-        loop {
-            if self.shards.is_reachable(self.shards.home())
-                && let (Some(seed), Ok(version)) = (self.seed.agreed(), self.schema.version())
-            {
-                let (nodes, changed_at) = (self.decider.leases().nodes(), self.schema.changed_at());
-                self.replicas.write(JoinInfo { seed, nodes, version, changed_at }).await;
-            }
-            sleep(REPLICA_INTERVAL).await;
-        }
     }
 
     fn store_error(&self, fault: Fault) -> StoreError {

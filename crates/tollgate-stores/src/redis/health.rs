@@ -15,7 +15,7 @@ use tollgate::counters::{Charge, Charges};
 use tracing::error;
 
 use super::connection::error::{Cause, Fault};
-use super::decide::schema::Schema;
+use super::decide::join_state::JoinState;
 use super::script::keys;
 use super::topology::{ShardId, ShardMap};
 
@@ -30,7 +30,7 @@ const NAMED_MAX: usize = 4;
 /// Outcomes of decisions and heartbeats.
 pub(crate) struct Health {
     shards: Arc<ShardMap>,
-    schema: Arc<Schema>,
+    join_state: Arc<JoinState>,
     /// Whether `decision` or `heartbeat` is set.
     failing: AtomicBool,
     /// The last failed decision; none since one succeeded.
@@ -61,10 +61,10 @@ impl Failure {
 }
 
 impl Health {
-    pub(crate) fn new(shards: Arc<ShardMap>, schema: Arc<Schema>) -> Self {
+    pub(crate) fn new(shards: Arc<ShardMap>, join_state: Arc<JoinState>) -> Self {
         Health {
             shards,
-            schema,
+            join_state,
             failing: AtomicBool::new(false),
             decision: ArcSwapOption::empty(),
             heartbeat: ArcSwapOption::empty(),
@@ -81,16 +81,16 @@ impl Health {
             || self.shards.discovery_error().filter(|(_, is_known)| !is_known).map(|(fault, _)| fault);
         let rejected = self.shards.servers().iter().find_map(|server| server.decision_rejection());
         let no_seed = || {
-            let awaits_seed = self.schema.is_known() && self.schema.is_awaiting_seed();
+            let awaits_seed = self.join_state.has_joined() && self.join_state.is_awaiting_seed();
             awaits_seed.then(|| self.damaged_key(Some(keys::SEED)))?.map(Fault::misconfigured)
         };
         let fault = rejected.or_else(undiscovered).map(|fault| Fault::clone(&fault));
-        fault.or_else(|| self.schema.misconfiguration()).or_else(no_seed)
+        fault.or_else(|| self.join_state.misconfiguration()).or_else(no_seed)
     }
 
     /// Replaces a fault that comes from not having joined the fleet by the reason.
     pub(crate) fn explain(&self, fault: Fault) -> Fault {
-        if self.schema.version().is_ok() {
+        if self.join_state.check().is_ok() {
             return fault;
         }
         self.misconfiguration().unwrap_or(fault)
@@ -140,7 +140,7 @@ impl Health {
             fault if fault.cause() == Some(Cause::ScriptPermission) => self.counter_damaged(fault, charges),
             // Reported by the server that rejects, for all decisions.
             fault if fault.is_permission() || fault.cause() == Some(Cause::Topology) => {}
-            Fault::Misconfigured(_) | Fault::NoScript if self.schema.version().is_ok() => {
+            Fault::Misconfigured(_) | Fault::NoScript if self.join_state.check().is_ok() => {
                 self.counter_damaged(fault, charges);
             }
             // Reported for as long as the state lasts: other decisions succeed in between.
@@ -153,7 +153,7 @@ impl Health {
     }
 
     pub(crate) fn note_heartbeat(&self, outcome: &Result<(), Fault>) {
-        self.schema.note_join(outcome);
+        self.join_state.note_heartbeat(outcome);
         self.heartbeat.store(outcome.as_ref().err().cloned().map(Arc::new));
         if outcome.is_err() {
             self.failing.store(true, Ordering::Relaxed);
@@ -193,9 +193,8 @@ impl Health {
 
 /// The rules of a decision and their keys.
 fn describe(charges: &Charges<'_>) -> String {
-    let describe = |charge: &Charge<'_>| {
-        format!("rule {:?}, key {}", charge.rule, keys::counter(keys::SCHEMA, charge).name)
-    };
+    let describe =
+        |charge: &Charge<'_>| format!("rule {:?}, key {}", charge.rule, keys::counter(charge).name);
     let rules: Vec<String> = charges.charges.iter().take(NAMED_MAX).map(describe).collect();
     rules.join("; or ")
 }

@@ -14,8 +14,6 @@ use redis::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::script::keys::SCHEMA;
-
 /// Settings of the Redis store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
@@ -39,8 +37,6 @@ pub struct RedisSettings {
     pub lease_capacity_min: u32,
     /// Whether refusals are cached.
     pub refusal_cache: bool,
-    /// The newest key schema that this node supports. Tests of upgrades set another.
-    pub schema: u8,
 }
 
 impl RedisSettings {
@@ -57,7 +53,6 @@ impl RedisSettings {
             leases: true,
             lease_capacity_min: LEASE_CAPACITY_MIN_DEFAULT,
             refusal_cache: true,
-            schema: SCHEMA,
         }
     }
 

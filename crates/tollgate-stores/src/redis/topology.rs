@@ -140,14 +140,12 @@ impl ShardMap {
         matches!(self.layout, Layout::Ring(_))
     }
 
-    /// The servers of a ring other than `shard`; empty in other topologies, where a failed server is replaced.
-    pub(crate) fn other_shards(&self, shard: ShardId) -> Vec<ShardId> {
-        let Layout::Ring(ring) = &self.layout else { return Vec::new() };
-        (0_u32..)
-            .zip(ring.servers())
-            .map(|(other, _)| ShardId(other))
-            .filter(|other| *other != shard)
-            .collect()
+    /// The shards with a reset log: all servers of a ring, one in other topologies.
+    pub(crate) fn log_shards(&self) -> Vec<ShardId> {
+        match &self.layout {
+            Layout::Ring(ring) => (0_u32..).zip(ring.servers()).map(|(shard, _)| ShardId(shard)).collect(),
+            Layout::Single(_) | Layout::Cluster(_) => vec![self.home()],
+        }
     }
 
     /// Sends a command to a shard and follows redirections.
@@ -292,9 +290,7 @@ async fn call_outside_cluster(server: &Server, command: Cmd, deadline: Instant) 
 
 /// `PUBLISH` to the channel of the fleet.
 fn publish(message: &str) -> Cmd {
-    let mut publish = redis::cmd("PUBLISH");
-    publish.arg(keys::shared(CHANNEL)).arg(message);
-    publish
+    Cmd::publish(keys::shared(CHANNEL), message)
 }
 
 /// The rejection if most servers rejected discovery: a single one may be misconfigured or still starting.

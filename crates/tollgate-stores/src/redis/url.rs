@@ -5,7 +5,7 @@
 
 use percent_encoding::percent_decode_str;
 
-use super::settings::{Address, Login, RedisSettings, Secret, Tls, Topology};
+use super::settings::{Address, Login, Secret};
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
@@ -96,21 +96,6 @@ impl ServerUrl {
             hosts.split(',').map(|host| server(host, port).ok_or(UrlError)).collect::<Result<_, _>>()?;
         let database = if path.is_empty() { 0 } else { path.parse().map_err(|_| UrlError)? };
         Ok(ServerUrl { servers, login, database, encrypted, parameters })
-    }
-}
-
-/// Settings of a single server: fails if the URL names several servers or has parameters.
-impl TryFrom<ServerUrl> for RedisSettings {
-    type Error = UrlError;
-
-    fn try_from(url: ServerUrl) -> Result<Self, UrlError> {
-        let ServerUrl { servers, login, database, encrypted, parameters } = url;
-        let [server] = <[Address; 1]>::try_from(servers).map_err(|_| UrlError)?;
-        if !parameters.is_empty() {
-            return Err(UrlError);
-        }
-        let tls = encrypted.then(Tls::default);
-        Ok(RedisSettings { login, database, tls, ..Self::new(Topology::Single(server)) })
     }
 }
 

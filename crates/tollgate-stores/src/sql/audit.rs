@@ -81,11 +81,7 @@ pub(super) async fn oldest_first(
     after: u64,
     count_max: u32,
 ) -> Result<Vec<AuditEntry>, DatabaseError> {
-    let mut query = Query::new(SELECT);
-    query.push("id > ").bind(Value::Int(to_i64(after, "after")?));
-    filter.push(&mut query)?;
-    query.push(" ORDER BY id LIMIT ").bind(Value::Int(count_max.min(AUDIT_COUNT_MAX).into()));
-    select(pool, query).await
+    page(pool, filter, ("id > ", to_i64(after, "after")?), " ORDER BY id LIMIT ", count_max).await
 }
 
 pub(super) async fn newest_first(
@@ -95,14 +91,20 @@ pub(super) async fn newest_first(
     count_max: u32,
 ) -> Result<Vec<AuditEntry>, DatabaseError> {
     let before = before.map_or(Ok(i64::MAX), |before| to_i64(before, "before"))?;
-    let mut query = Query::new(SELECT);
-    query.push("id < ").bind(Value::Int(before));
-    filter.push(&mut query)?;
-    query.push(" ORDER BY id DESC LIMIT ").bind(Value::Int(count_max.min(AUDIT_COUNT_MAX).into()));
-    select(pool, query).await
+    page(pool, filter, ("id < ", before), " ORDER BY id DESC LIMIT ", count_max).await
 }
 
-async fn select(pool: &Pool, query: Query<'_>) -> Result<Vec<AuditEntry>, DatabaseError> {
+async fn page(
+    pool: &Pool,
+    filter: &AuditFilter,
+    (comparison, id): (&'static str, i64),
+    order: &'static str,
+    count_max: u32,
+) -> Result<Vec<AuditEntry>, DatabaseError> {
+    let mut query = Query::new(SELECT);
+    query.push(comparison).bind(id);
+    filter.push(&mut query)?;
+    query.push(order).bind(count_max.min(AUDIT_COUNT_MAX));
     let mut transaction = pool.begin_snapshot().await?;
     let rows = transaction.rows(&query).await?;
     transaction.rollback().await?;
@@ -117,7 +119,7 @@ pub(super) async fn append(
     version: u64,
     entries: &[NewEntry<'_>],
 ) -> Result<(), DatabaseError> {
-    let (version, at) = (Value::Int(to_i64(version, "version")?), Value::Int(to_i64(at_micros, "at")?));
+    let (version, at) = (to_i64(version, "version")?, to_i64(at_micros, "at")?);
     let weight = |entry: &NewEntry<'_>| entry.subject.len() + entry.before.len() + entry.after.len();
     for piece in chunks(entries, weight) {
         let mut query = Query::new(
@@ -125,9 +127,8 @@ pub(super) async fn append(
              (version, at_micros, made_by, action, kind, subject, state_before, state_after) VALUES ",
         );
         query.rows(piece.iter().map(|entry| {
-            let states = [&*entry.subject, &entry.before, &entry.after].map(Value::Text);
-            let [by, action, kind] = [by, entry.action, entry.kind].map(Value::Text);
-            [version, at, by, action, kind].into_iter().chain(states).collect()
+            let texts = [by, entry.action, entry.kind, &entry.subject, &entry.before, &entry.after];
+            [version, at].map(Value::from).into_iter().chain(texts.map(Value::from)).collect()
         }));
         transaction.execute(&query).await?;
     }
@@ -141,9 +142,9 @@ pub(super) async fn events_since(
     count_max: i64,
 ) -> Result<Vec<AuditEntry>, DatabaseError> {
     let mut query = Query::new(SELECT);
-    query.push("version > ").bind(Value::Int(version)).push(" AND kind NOT IN (");
-    query.bind_all(ItemKind::ALL.map(|kind| Value::Text(kind.as_str())));
-    query.push(") ORDER BY id LIMIT ").bind(Value::Int(count_max));
+    query.push("version > ").bind(version).push(" AND kind NOT IN (");
+    query.bind_all(ItemKind::ALL.map(ItemKind::as_str));
+    query.push(") ORDER BY id LIMIT ").bind(count_max);
     transaction.rows(&query).await?.iter().map(AuditEntry::read).collect()
 }
 
@@ -157,7 +158,7 @@ impl AuditFilter {
         for (condition, field, value) in conditions {
             let Some(value) = value else { continue };
             check_text(field, value, SUBJECT_BYTES_MAX)?;
-            query.push(condition).bind(Value::Text(value));
+            query.push(condition).bind(value.as_str());
         }
         Ok(())
     }

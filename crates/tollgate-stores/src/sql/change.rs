@@ -8,7 +8,7 @@ use tollgate::identity::ID_BYTES_MAX;
 use super::audit::{self, AuditEvent, NewEntry};
 use super::engine::{Pool, Transaction, to_i64};
 use super::error::{DatabaseError, ValueError};
-use super::items::table::{CHUNK_ROWS, ColumnValue, Table, check_name, check_text, chunks};
+use super::items::table::{CHUNK_ROWS, Table, check_name, check_text, chunks};
 use super::items::{Item, ItemId, ItemKind, StoredItem, list, row};
 use super::listener::CHANNEL;
 use super::query::{Query, Value};
@@ -279,7 +279,7 @@ async fn write(
             deleted.push(&change.id);
             continue;
         };
-        let row = NewRow::new(change, item, author, version)?;
+        let row = new_row(change, item, author, version)?;
         if change.before.is_some() { replaced.push(row) } else { created.push(row) }
     }
     let table = Table::of(kind);
@@ -297,13 +297,13 @@ async fn write(
 async fn insert(
     transaction: &mut Transaction,
     table: &Table,
-    rows: &[NewRow<'_>],
+    rows: &[Vec<Value<'_>>],
     replace: bool,
 ) -> Result<(), DatabaseError> {
-    for piece in chunks(rows, |row| row.columns.iter().map(ColumnValue::weight).sum()) {
-        let mut query = table.insert(piece.iter().map(NewRow::values));
+    for piece in chunks(rows, |row| row.iter().map(Value::weight).sum()) {
+        let mut query = table.insert(piece.iter().cloned());
         if replace {
-            table.push_replace(&mut query, transaction.engine());
+            table.push_replace(&mut query);
         }
         transaction.execute(&query).await?;
     }
@@ -311,40 +311,28 @@ async fn insert(
 }
 
 /// A row to be written: the columns of the item, then the four common columns.
-struct NewRow<'a> {
-    columns: Vec<ColumnValue>,
-    created_by: &'a str,
-    times_and_version: [i64; 3],
-}
-
-impl<'a> NewRow<'a> {
-    fn new(
-        change: &'a ItemChange,
-        item: &Item,
-        author: Author<'a>,
-        version: u64,
-    ) -> Result<Self, DatabaseError> {
-        let (created_by, created_at) = match &change.before {
-            Some(before) => (&*before.created_by, before.created_at_micros),
-            None => (author.by, author.at_micros),
-        };
-        let times_and_version =
-            [to_i64(created_at, "created_at")?, to_i64(author.at_micros, "at")?, to_i64(version, "version")?];
-        Ok(NewRow { columns: row::columns(item)?, created_by, times_and_version })
-    }
-
-    fn values(&self) -> Vec<Value<'_>> {
-        let mut values: Vec<Value<'_>> = self.columns.iter().map(ColumnValue::value).collect();
-        values.push(Value::Text(self.created_by));
-        values.extend(self.times_and_version.map(Value::Int));
-        values
-    }
+fn new_row<'a>(
+    change: &'a ItemChange,
+    item: &'a Item,
+    author: Author<'a>,
+    version: u64,
+) -> Result<Vec<Value<'a>>, DatabaseError> {
+    let (created_by, created_at) = match &change.before {
+        Some(before) => (&*before.created_by, before.created_at_micros),
+        None => (author.by, author.at_micros),
+    };
+    let mut row = row::columns(item)?;
+    row.push(created_by.into());
+    row.push(to_i64(created_at, "created_at")?.into());
+    row.push(to_i64(author.at_micros, "at")?.into());
+    row.push(to_i64(version, "version")?.into());
+    Ok(row)
 }
 
 /// Commits, and notifies listeners on PostgreSQL.
 async fn commit_and_notify(mut transaction: Transaction) -> Result<(), DatabaseError> {
     if transaction.engine() == Engine::Postgres {
-        transaction.execute(&Query::with("SELECT pg_notify(?, '')", [Value::Text(CHANNEL)])).await?;
+        transaction.execute(&Query::with("SELECT pg_notify(?, '')", [CHANNEL.into()])).await?;
     }
     transaction.commit().await
 }

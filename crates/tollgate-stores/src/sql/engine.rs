@@ -61,19 +61,28 @@ pub(super) enum Row {
 
 /// A query with its values bound. `$text` converts a text for the driver.
 macro_rules! bound {
-    ($sql:expr, $values:expr, $text:ident) => {{
-        let mut query = sqlx::query($sql);
-        for value in $values {
-            query = match *value {
-                Value::Int(number) => query.bind(number),
-                Value::MaybeInt(number) => query.bind(number),
-                Value::Text(text) => query.bind(text.$text()),
-                Value::MaybeText(text) => query.bind(text.map(|text| text.$text())),
-                Value::MaybeBytes(bytes) => query.bind(bytes.map(<[u8]>::to_vec)),
+    ($sql:expr, $query:expr, $text:ident) => {{
+        let mut query = sqlx::query(AssertSqlSafe($sql));
+        for value in &$query.values {
+            query = match value {
+                Value::Int(number) => query.bind(*number),
+                Value::Text(text) => query.bind(text.as_deref().map(|text| text.$text())),
+                Value::Bytes(bytes) => query.bind(bytes.as_deref().map(<[u8]>::to_vec)),
             };
         }
         query
     }};
+}
+
+/// The same expression for every engine.
+macro_rules! on_each_engine {
+    ($enum:ident, $value:expr, $inner:ident => $body:expr) => {
+        match $value {
+            $enum::Sqlite($inner) => $body,
+            $enum::Postgres($inner) => $body,
+            $enum::MySql($inner) => $body,
+        }
+    };
 }
 
 impl Pool {
@@ -119,11 +128,7 @@ impl Pool {
     }
 
     pub(super) async fn close(&self) {
-        match &self.pools {
-            Pools::Sqlite(pool) => pool.close().await,
-            Pools::Postgres(pool) => pool.close().await,
-            Pools::MySql(pool) => pool.close().await,
-        }
+        on_each_engine!(Pools, &self.pools, pool => pool.close().await);
     }
 }
 
@@ -136,45 +141,26 @@ impl Transaction {
         }
     }
 
-    /// Runs a statement; returns the number of affected rows.
-    pub(super) async fn execute(&mut self, query: &Query<'_>) -> Result<u64, DatabaseError> {
-        query.check()?;
-        let values = &query.values;
-        Ok(match &mut self.connection {
-            Connection::Sqlite(on) => {
-                let bound = bound!(AssertSqlSafe(query.text.clone()), values, to_owned);
-                with_deadline(self.deadline, bound.execute(&mut **on)).await?.rows_affected()
-            }
-            Connection::Postgres(on) => {
-                let bound = bound!(AssertSqlSafe(query.numbered()), values, to_owned);
-                with_deadline(self.deadline, bound.execute(&mut **on)).await?.rows_affected()
-            }
-            Connection::MySql(on) => {
-                let bound = bound!(AssertSqlSafe(query.text.clone()), values, as_bytes);
-                with_deadline(self.deadline, bound.execute(&mut **on)).await?.rows_affected()
-            }
-        })
+    /// Runs a statement.
+    pub(super) async fn execute(&mut self, query: &Query<'_>) -> Result<(), DatabaseError> {
+        self.rows(query).await.map(drop)
     }
 
     /// Runs a query; returns all rows.
     pub(super) async fn rows(&mut self, query: &Query<'_>) -> Result<Vec<Row>, DatabaseError> {
         query.check()?;
-        let values = &query.values;
         Ok(match &mut self.connection {
             Connection::Sqlite(on) => {
-                let bound = bound!(AssertSqlSafe(query.text.clone()), values, to_owned);
-                let rows = with_deadline(self.deadline, bound.fetch_all(&mut **on)).await?;
-                rows.into_iter().map(Row::Sqlite).collect()
+                let rows = bound!(query.text.clone(), query, to_owned).fetch_all(&mut **on);
+                with_deadline(self.deadline, rows).await?.into_iter().map(Row::Sqlite).collect()
             }
             Connection::Postgres(on) => {
-                let bound = bound!(AssertSqlSafe(query.numbered()), values, to_owned);
-                let rows = with_deadline(self.deadline, bound.fetch_all(&mut **on)).await?;
-                rows.into_iter().map(Row::Postgres).collect()
+                let rows = bound!(query.for_postgres(), query, to_owned).fetch_all(&mut **on);
+                with_deadline(self.deadline, rows).await?.into_iter().map(Row::Postgres).collect()
             }
             Connection::MySql(on) => {
-                let bound = bound!(AssertSqlSafe(query.text.clone()), values, as_bytes);
-                let rows = with_deadline(self.deadline, bound.fetch_all(&mut **on)).await?;
-                rows.into_iter().map(Row::MySql).collect()
+                let rows = bound!(query.for_mysql(), query, as_bytes).fetch_all(&mut **on);
+                with_deadline(self.deadline, rows).await?.into_iter().map(Row::MySql).collect()
             }
         })
     }
@@ -187,19 +173,19 @@ impl Transaction {
     /// Runs one or more statements without values.
     pub(super) async fn execute_script(&mut self, sql: impl Into<String>) -> Result<(), sqlx::Error> {
         let script = sqlx::raw_sql(AssertSqlSafe(sql.into()));
-        match &mut self.connection {
-            Connection::Sqlite(on) => with_deadline(self.deadline, script.execute(&mut **on)).await.map(drop),
-            Connection::Postgres(on) => {
-                with_deadline(self.deadline, script.execute(&mut **on)).await.map(drop)
-            }
-            Connection::MySql(on) => with_deadline(self.deadline, script.execute(&mut **on)).await.map(drop),
-        }
+        on_each_engine!(Connection, &mut self.connection, on => {
+            with_deadline(self.deadline, script.execute(&mut **on)).await.map(drop)
+        })
     }
 
     /// Removes the client-side timeout, and closes the connection when the transaction ends, however it ends.
     pub(super) fn disable_deadline(&mut self) {
         self.deadline = Duration::MAX;
-        self.connection.close_on_drop();
+        self.close_on_drop();
+    }
+
+    fn close_on_drop(&mut self) {
+        on_each_engine!(Connection, &mut self.connection, connection => connection.close_on_drop());
     }
 
     pub(super) async fn rollback(mut self) -> Result<(), DatabaseError> {
@@ -227,36 +213,18 @@ impl Transaction {
 impl Drop for Transaction {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.connection.close_on_drop();
-        }
-    }
-}
-
-impl Connection {
-    fn close_on_drop(&mut self) {
-        match self {
-            Connection::Sqlite(connection) => connection.close_on_drop(),
-            Connection::Postgres(connection) => connection.close_on_drop(),
-            Connection::MySql(connection) => connection.close_on_drop(),
+            self.close_on_drop();
         }
     }
 }
 
 impl Row {
     pub(super) fn int(&self, column: usize) -> Result<i64, DatabaseError> {
-        Ok(match self {
-            Row::Sqlite(row) => row.try_get(column)?,
-            Row::Postgres(row) => row.try_get(column)?,
-            Row::MySql(row) => row.try_get(column)?,
-        })
+        Ok(on_each_engine!(Row, self, row => row.try_get(column))?)
     }
 
     pub(super) fn maybe_int(&self, column: usize) -> Result<Option<i64>, DatabaseError> {
-        Ok(match self {
-            Row::Sqlite(row) => row.try_get(column)?,
-            Row::Postgres(row) => row.try_get(column)?,
-            Row::MySql(row) => row.try_get(column)?,
-        })
+        Ok(on_each_engine!(Row, self, row => row.try_get(column))?)
     }
 
     pub(super) fn text(&self, column: usize, what: &'static str) -> Result<String, DatabaseError> {
@@ -279,11 +247,7 @@ impl Row {
     }
 
     pub(super) fn bytes(&self, column: usize) -> Result<Option<Vec<u8>>, DatabaseError> {
-        Ok(match self {
-            Row::Sqlite(row) => row.try_get(column)?,
-            Row::Postgres(row) => row.try_get(column)?,
-            Row::MySql(row) => row.try_get(column)?,
-        })
+        Ok(on_each_engine!(Row, self, row => row.try_get(column))?)
     }
 }
 

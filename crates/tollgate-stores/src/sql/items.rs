@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use tollgate::accounts::AccountLimits;
+use tollgate::accounts::{AccountLimits, BlockKind};
 use tollgate::rules::overrides::UserEndpointLimit;
 
 pub(super) mod list;
@@ -43,43 +44,6 @@ impl ItemKind {
             ItemKind::Key => "key",
             ItemKind::Block => "block",
             ItemKind::Limit => "user_endpoint_limit",
-        }
-    }
-
-    /// Parses [`as_str`](Self::as_str).
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-}
-
-/// What a block matches.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum BlockKind {
-    /// An API key, by its id.
-    ApiKey,
-    /// An IP address or network, in canonical form.
-    Ip,
-    /// A login name.
-    Login,
-    /// A tenant.
-    Tenant,
-    /// A user.
-    User,
-}
-
-impl BlockKind {
-    /// All kinds, sorted by name.
-    pub const ALL: [BlockKind; 5] =
-        [BlockKind::ApiKey, BlockKind::Ip, BlockKind::Login, BlockKind::Tenant, BlockKind::User];
-
-    /// Its name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            BlockKind::ApiKey => "api_key",
-            BlockKind::Ip => "ip",
-            BlockKind::Login => "login",
-            BlockKind::Tenant => "tenant",
-            BlockKind::User => "user",
         }
     }
 
@@ -210,7 +174,7 @@ impl Item {
 }
 
 /// A rule as written. Storing it rejects unknown keys and wrong types; the library validates the rest.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RuleItem {
     /// Its name: 1 to 128 bytes.
     pub name: String,
@@ -219,7 +183,7 @@ pub struct RuleItem {
 }
 
 /// A tier as written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TierItem {
     /// Its name: 1 to 256 bytes.
     pub name: String,
@@ -241,7 +205,7 @@ pub struct QuotaItem {
 }
 
 /// An API key.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct KeyItem {
     /// Its public id: 1 to 64 bytes.
     pub id: String,

@@ -2,7 +2,7 @@
 
 use super::engine::{Pool, Transaction};
 use super::error::DatabaseError;
-use super::query::{Query, Value};
+use super::query::Query;
 use super::version;
 
 /// Whether a node hashes API keys with the same secret as the first node of the fleet.
@@ -20,7 +20,7 @@ pub(super) async fn check(pool: &Pool, fingerprint: &[u8; 32]) -> Result<KeySecr
     version::lock(&mut transaction).await?;
     let Some(stored) = stored_fingerprint(&mut transaction).await? else {
         let insert = "INSERT INTO key_check (id, value) VALUES (1, ?)";
-        transaction.execute(&Query::with(insert, [Value::MaybeBytes(Some(fingerprint))])).await?;
+        transaction.execute(&Query::with(insert, [fingerprint.as_slice().into()])).await?;
         transaction.commit().await?;
         return Ok(KeySecretCheck::Matches);
     };

@@ -1,6 +1,5 @@
 //! Notifications of changes: PostgreSQL `LISTEN`/`NOTIFY`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const PROBE_AFTER: Duration = Duration::from_secs(30);
 
 /// Notifications that the configuration may have changed. Only PostgreSQL sends any.
+#[derive(Debug)]
 pub struct ChangeListener {
     settings: SqlSettings,
     /// Coalesces all notifications since the last [`changed`](Self::changed).
@@ -49,12 +49,6 @@ impl Drop for ChangeListener {
         if let Some(task) = &self.task {
             task.abort();
         }
-    }
-}
-
-impl fmt::Debug for ChangeListener {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("ChangeListener").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 

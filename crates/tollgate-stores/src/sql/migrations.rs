@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::engine::{Pool, Transaction, from_i64, to_i64};
 use super::error::DatabaseError;
-use super::query::{Query, Value};
+use super::query::Query;
 use super::settings::{Engine, SqlSettings};
 
 /// One migration of the schema.
@@ -98,7 +98,7 @@ async fn apply_pending(mut transaction: Transaction) -> Result<Vec<Migration>, D
         };
         let applied = transaction.execute_script(script).await;
         applied.map_err(|cause| DatabaseError::Migration { number, name, cause })?;
-        let values = [Value::Int(to_i64(number, "number")?), Value::Text(name), Value::Int(now_micros())];
+        let values = [to_i64(number, "number")?.into(), name.into(), now_micros().into()];
         let insert = "INSERT INTO tollgate_migrations (number, name, applied_at_micros) VALUES (?, ?, ?)";
         transaction.execute(&Query::with(insert, values)).await?;
     }
@@ -119,7 +119,7 @@ async fn lock_mysql(transaction: &mut Transaction, settings: &SqlSettings) -> Re
     let _ = transaction.execute_script("SET SESSION max_execution_time = 0").await;
     let waited = settings.migration_timeout;
     let seconds = to_i64(waited.as_secs().max(1), "migration_timeout")?;
-    let row = transaction.row(&Query::with(LOCK_MYSQL, [Value::Int(seconds)])).await?;
+    let row = transaction.row(&Query::with(LOCK_MYSQL, [seconds.into()])).await?;
     let locked = row.map_or(Ok(None), |row| row.maybe_int(0))?;
     if locked == Some(1) { Ok(()) } else { Err(DatabaseError::MigrationLocked { waited }) }
 }

@@ -4,12 +4,15 @@
 //! batch was added sends it again; it counts once. All nodes write rows in the order of their ids, which avoids deadlocks.
 
 use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
+use jiff::civil::Date;
+use serde::{Deserialize, Serialize};
 use tollgate::identity::ID_BYTES_MAX;
 
 use super::engine::{Pool, Row, Transaction, from_i64, to_i64};
 use super::error::DatabaseError;
-use super::items::table::{CHUNK_ROWS, check_name, push_on_conflict, push_proposed};
+use super::items::table::{CHUNK_ROWS, check_name};
 use super::query::{Query, Value};
 use super::settings::Engine;
 
@@ -20,8 +23,49 @@ const BATCH_RETENTION_MICROS: u64 = 30 * 86_400 * 1_000_000;
 /// Attempts at a batch after a deadlock, or when the same batch is added concurrently.
 const ATTEMPTS: usize = 3;
 
+/// How a table of totals is updated.
+struct Totals {
+    /// Selects the users or keys that exist.
+    existing: &'static str,
+    insert: &'static str,
+    update: &'static str,
+}
+
+/// Adds to the totals of the current day and month, or starts new ones. Day and month come last, because MySQL assigns columns
+/// in order and later expressions see the new values.
+const USERS: Totals = Totals {
+    existing: "SELECT user_id FROM user_quotas WHERE user_id IN (",
+    insert: "INSERT INTO user_usage (user_id, day, requests_of_day, month, requests_of_month, \
+             last_request_at_micros, exceeded_count) VALUES ",
+    update: " ON CONFLICT (user_id) DO UPDATE SET \
+             requests_of_day = CASE \
+                 WHEN user_usage.day = excluded.day THEN user_usage.requests_of_day + excluded.requests_of_day \
+                 WHEN user_usage.day < excluded.day THEN excluded.requests_of_day \
+                 ELSE user_usage.requests_of_day END, \
+             requests_of_month = CASE \
+                 WHEN user_usage.month = excluded.month \
+                 THEN user_usage.requests_of_month + excluded.requests_of_month \
+                 WHEN user_usage.month < excluded.month THEN excluded.requests_of_month \
+                 ELSE user_usage.requests_of_month END, \
+             exceeded_count = user_usage.exceeded_count + excluded.exceeded_count, \
+             last_request_at_micros = CASE \
+                 WHEN user_usage.last_request_at_micros < excluded.last_request_at_micros \
+                 THEN excluded.last_request_at_micros ELSE user_usage.last_request_at_micros END, \
+             day = CASE WHEN user_usage.day < excluded.day THEN excluded.day ELSE user_usage.day END, \
+             month = CASE WHEN user_usage.month < excluded.month THEN excluded.month ELSE user_usage.month END",
+};
+const KEYS: Totals = Totals {
+    existing: "SELECT id FROM api_keys WHERE id IN (",
+    insert: "INSERT INTO api_key_usage (api_key_id, requests, last_used_at_micros) VALUES ",
+    update: " ON CONFLICT (api_key_id) DO UPDATE SET \
+             requests = api_key_usage.requests + excluded.requests, \
+             last_used_at_micros = CASE \
+                 WHEN api_key_usage.last_used_at_micros < excluded.last_used_at_micros \
+                 THEN excluded.last_used_at_micros ELSE api_key_usage.last_used_at_micros END",
+};
+
 /// The counts of a node since its last batch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageBatch {
     /// The node: 1 to 256 bytes. Must be unique per process start, because numbers start at 1.
     pub node: String,
@@ -34,7 +78,7 @@ pub struct UsageBatch {
 }
 
 /// The requests of a user on one day.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserUsageDelta {
     /// The user.
     pub user: String,
@@ -49,7 +93,7 @@ pub struct UserUsageDelta {
 }
 
 /// The requests of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyUsageDelta {
     /// The key's id.
     pub id: String,
@@ -170,7 +214,7 @@ async fn totals<T>(
 }
 
 async fn is_added(transaction: &mut Transaction, batch: &UsageBatch) -> Result<bool, DatabaseError> {
-    let values = [Value::Text(&batch.node), Value::Int(to_i64(batch.number, "number")?)];
+    let values = [batch.node.as_str().into(), to_i64(batch.number, "number")?.into()];
     let query = Query::with("SELECT number FROM usage_batches WHERE node = ? AND number = ?", values);
     Ok(transaction.row(&query).await?.is_some())
 }
@@ -179,19 +223,19 @@ async fn is_added(transaction: &mut Transaction, batch: &UsageBatch) -> Result<b
 async fn store_number(transaction: &mut Transaction, batch: &UsageBatch) -> Result<(), DatabaseError> {
     let users = batch.users.iter().map(|delta| delta.last_micros);
     let last = users.chain(batch.keys.iter().map(|delta| delta.last_micros)).max().unwrap_or(0);
-    let (node, number) = (Value::Text(&batch.node), to_i64(batch.number, "number")?);
-    let values = [node, Value::Int(number), Value::Int(to_i64(last, "last_micros")?)];
+    let (node, number) = (batch.node.as_str(), to_i64(batch.number, "number")?);
+    let values = [node.into(), number.into(), to_i64(last, "last_micros")?.into()];
     let insert = Query::with("INSERT INTO usage_batches (node, number, at_micros) VALUES (?, ?, ?)", values);
     transaction.execute(&insert).await?;
     // Not for every batch: nodes that delete old numbers may block each other.
     if !batch.number.is_multiple_of(BATCH_NUMBERS) {
         return Ok(());
     }
-    let old = [node, Value::Int(number - i64::try_from(BATCH_NUMBERS).unwrap_or(0))];
+    let old = [node.into(), (number - i64::try_from(BATCH_NUMBERS).unwrap_or(0)).into()];
     transaction
         .execute(&Query::with("DELETE FROM usage_batches WHERE node = ? AND number <= ?", old))
         .await?;
-    let old = [Value::Int(to_i64(last.saturating_sub(BATCH_RETENTION_MICROS), "last_micros")?)];
+    let old = [to_i64(last.saturating_sub(BATCH_RETENTION_MICROS), "last_micros")?.into()];
     transaction.execute(&Query::with("DELETE FROM usage_batches WHERE at_micros < ?", old)).await?;
     Ok(())
 }
@@ -201,32 +245,21 @@ async fn add_users(
     day: u32,
     users: BTreeMap<&str, UserUsageDelta>,
 ) -> Result<(), DatabaseError> {
-    let ids: Vec<&str> = users.keys().copied().collect();
-    let existing =
-        lock_existing(transaction, "SELECT user_id FROM user_quotas WHERE user_id IN (", &ids).await?;
-    let mut rows = Vec::new();
-    for (user, delta) in users.iter().filter(|(user, _)| existing.contains(**user)) {
-        let requests = Value::Int(to_i64(delta.requests, "requests")?);
-        rows.push(vec![
-            Value::Text(user),
-            Value::Int(day.into()),
-            requests,
-            Value::Int(month_of(day)),
-            requests,
-            Value::Int(to_i64(delta.last_micros, "last_micros")?),
-            Value::Int(to_i64(delta.exceeded, "exceeded")?),
-        ]);
+    let mut rows = BTreeMap::new();
+    for (user, delta) in users {
+        let requests = to_i64(delta.requests, "requests")?;
+        let row = vec![
+            user.into(),
+            day.into(),
+            requests.into(),
+            month_of(day).into(),
+            requests.into(),
+            to_i64(delta.last_micros, "last_micros")?.into(),
+            to_i64(delta.exceeded, "exceeded")?.into(),
+        ];
+        rows.insert(user, row);
     }
-    for piece in rows.chunks(CHUNK_ROWS) {
-        let mut query = Query::new(
-            "INSERT INTO user_usage (user_id, day, requests_of_day, month, requests_of_month, \
-             last_request_at_micros, exceeded_count) VALUES ",
-        );
-        query.rows(piece.iter().cloned());
-        push_roll_over(&mut query, transaction.engine());
-        transaction.execute(&query).await?;
-    }
-    Ok(())
+    add_rows(transaction, &USERS, rows).await
 }
 
 async fn add_keys(transaction: &mut Transaction, keys: &[KeyUsageDelta]) -> Result<(), DatabaseError> {
@@ -235,22 +268,27 @@ async fn add_keys(transaction: &mut Transaction, keys: &[KeyUsageDelta]) -> Resu
         let (requests, last) = sums.entry(&delta.id).or_default();
         (*requests, *last) = (requests.saturating_add(delta.requests), delta.last_micros.max(*last));
     }
-    let ids: Vec<&str> = sums.keys().copied().collect();
-    let existing = lock_existing(transaction, "SELECT id FROM api_keys WHERE id IN (", &ids).await?;
-    let mut rows = Vec::new();
-    for (id, (requests, last)) in sums.into_iter().filter(|(id, _)| existing.contains(*id)) {
+    let mut rows = BTreeMap::new();
+    for (id, (requests, last)) in sums {
         let (requests, last) = (to_i64(requests, "requests")?, to_i64(last, "last_micros")?);
-        rows.push(vec![Value::Text(id), Value::Int(requests), Value::Int(last)]);
+        rows.insert(id, vec![id.into(), requests.into(), last.into()]);
     }
+    add_rows(transaction, &KEYS, rows).await
+}
+
+/// Adds rows to a table of totals. Skips those whose user or key does not exist.
+async fn add_rows(
+    transaction: &mut Transaction,
+    totals: &Totals,
+    rows: BTreeMap<&str, Vec<Value<'_>>>,
+) -> Result<(), DatabaseError> {
+    let ids: Vec<&str> = rows.keys().copied().collect();
+    let existing = lock_existing(transaction, totals.existing, &ids).await?;
+    let rows = rows.into_iter().filter(|(id, _)| existing.contains(*id));
+    let rows: Vec<_> = rows.map(|(_, row)| row).collect();
     for piece in rows.chunks(CHUNK_ROWS) {
-        let mut query =
-            Query::new("INSERT INTO api_key_usage (api_key_id, requests, last_used_at_micros) VALUES ");
-        query.rows(piece.iter().cloned());
-        let engine = transaction.engine();
-        push_on_conflict(&mut query, engine, ["api_key_id"].into_iter());
-        push_sum(&mut query, engine, "api_key_usage.requests", "requests");
-        query.push(", ");
-        push_greater(&mut query, engine, "api_key_usage.last_used_at_micros", "last_used_at_micros");
+        let mut query = Query::new(totals.insert);
+        query.rows(piece.iter().cloned()).push(totals.update);
         transaction.execute(&query).await?;
     }
     Ok(())
@@ -282,56 +320,10 @@ async fn rows_in(
     let mut rows = Vec::new();
     for piece in ids.chunks(CHUNK_ROWS) {
         let mut query = Query::new(select);
-        query.bind_all(piece.iter().map(|id| Value::Text(id))).push(end);
+        query.bind_all(piece.iter().copied()).push(end);
         rows.extend(transaction.rows(&query).await?);
     }
     Ok(rows)
-}
-
-/// Completes the `INSERT` into `user_usage`: adds to the totals of the current day and month, or starts new ones. Day and month
-/// come last, because MySQL assigns columns in order and later expressions see the new values.
-fn push_roll_over(query: &mut Query<'_>, engine: Engine) {
-    push_on_conflict(query, engine, ["user_id"].into_iter());
-    let counts = [
-        ("requests_of_day", "user_usage.requests_of_day", "day", "user_usage.day"),
-        ("requests_of_month", "user_usage.requests_of_month", "month", "user_usage.month"),
-    ];
-    for (count, old_count, period, old_period) in counts {
-        query.push(count).push(" = CASE WHEN ").push(old_period).push(" = ");
-        push_proposed(query, engine, period);
-        query.push(" THEN ").push(old_count).push(" + ");
-        push_proposed(query, engine, count);
-        query.push(" WHEN ").push(old_period).push(" < ");
-        push_proposed(query, engine, period);
-        query.push(" THEN ");
-        push_proposed(query, engine, count);
-        query.push(" ELSE ").push(old_count).push(" END, ");
-    }
-    push_sum(query, engine, "user_usage.exceeded_count", "exceeded_count");
-    let later = [
-        ("user_usage.last_request_at_micros", "last_request_at_micros"),
-        ("user_usage.day", "day"),
-        ("user_usage.month", "month"),
-    ];
-    for (old, column) in later {
-        query.push(", ");
-        push_greater(query, engine, old, column);
-    }
-}
-
-/// `column = old + new`.
-fn push_sum(query: &mut Query<'_>, engine: Engine, old: &'static str, column: &'static str) {
-    query.push(column).push(" = ").push(old).push(" + ");
-    push_proposed(query, engine, column);
-}
-
-/// `column = greatest(old, new)`.
-fn push_greater(query: &mut Query<'_>, engine: Engine, old: &'static str, column: &'static str) {
-    query.push(column).push(" = CASE WHEN ").push(old).push(" < ");
-    push_proposed(query, engine, column);
-    query.push(" THEN ");
-    push_proposed(query, engine, column);
-    query.push(" ELSE ").push(old).push(" END");
 }
 
 /// Sums per day and user, in order.
@@ -351,15 +343,11 @@ fn by_day(deltas: &[UserUsageDelta]) -> BTreeMap<u32, BTreeMap<&str, UserUsageDe
     days
 }
 
-/// The month of a day since 1970, counted from January of year 0. The computation starts years in March, so that a leap day is
-/// the last day of its year; 400 years have 146,097 days.
+/// The month of a day since 1970, counted from January of year 0.
 fn month_of(day: u32) -> i64 {
-    let days = i64::from(day) + 719_468; // since 0000-03-01
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let months_since_march = (5 * day_of_year + 2) / 153;
-    (era * 400 + year_of_era) * 12 + months_since_march + 2
+    let since_1970 = Duration::from_secs(u64::from(day) * 86_400);
+    let date = Date::constant(1970, 1, 1).saturating_add(since_1970);
+    i64::from(date.year()) * 12 + i64::from(date.month()) - 1
 }
 
 #[cfg(test)]

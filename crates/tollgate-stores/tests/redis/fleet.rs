@@ -1,12 +1,11 @@
-//! Membership, idempotency locks, and what nodes remember of shared counters.
+//! Membership, and what nodes remember of shared counters.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
-use tokio::time::sleep;
 use tollgate::counters::{CounterAdmin, CounterStore};
 use tollgate::limit::Algorithm;
-use tollgate_stores::redis::{IdempotencyLock, RedisCounters, RedisSettings, Topology};
+use tollgate_stores::redis::{RedisCounters, RedisSettings, Topology};
 use tollgate_testkit::{Fault, FaultProxy, RedisServer, wait_until};
 
 use crate::harness::limits::{Gauge, charges};
@@ -103,51 +102,6 @@ fn reset_failing_on_one_server_applies_on_others() {
         for (gauge, _) in gauges.iter().zip(&there).filter(|(_, there)| **there) {
             assert!(admits(&store, gauge, 1).await);
         }
-    });
-}
-
-#[test]
-fn idempotency_lock_release_is_retried() {
-    let server = RedisServer::start();
-    let proxy = FaultProxy::in_front_of(server.address());
-    runtime().block_on(async {
-        let settings = exact(single(proxy.address()));
-        let store = open(&RedisSettings { timeout: Duration::from_secs(2), ..settings }).await;
-        let other = open(&exact(single(server.address()))).await;
-        let (kept, body) = (Duration::from_mins(10), [2; 32]);
-        assert_eq!(store.idempotency().acquire([1; 32], body, kept).await, Ok(IdempotencyLock::Acquired));
-        proxy.set(Fault::reply("-LOADING Redis is loading the dataset in memory"));
-        sleep(Duration::from_millis(500)).await;
-        let giving_up = tokio::spawn({
-            let store = store.clone();
-            async move { store.idempotency().release([1; 32], kept).await }
-        });
-        sleep(Duration::from_secs(1)).await;
-        assert_eq!(other.idempotency().acquire([1; 32], body, kept).await, Ok(IdempotencyLock::InProgress));
-        proxy.set(Fault::None);
-        let (started, mut theirs) = (Instant::now(), Ok(IdempotencyLock::InProgress));
-        while theirs == Ok(IdempotencyLock::InProgress) && started.elapsed() < PATIENCE {
-            theirs = other.idempotency().acquire([1; 32], body, kept).await;
-        }
-        assert_eq!(theirs, Ok(IdempotencyLock::Acquired));
-        giving_up.await.unwrap();
-
-        // Released, but the reply is lost: a node that has acquired the lock since keeps it.
-        assert_eq!(store.idempotency().acquire([3; 32], body, kept).await, Ok(IdempotencyLock::Acquired));
-        sleep(Duration::from_millis(500)).await;
-        proxy.set(Fault::BlackHoleReplies);
-        let giving_up = tokio::spawn({
-            let store = store.clone();
-            async move { store.idempotency().release([3; 32], kept).await }
-        });
-        let (started, mut theirs) = (Instant::now(), Ok(IdempotencyLock::InProgress));
-        while theirs == Ok(IdempotencyLock::InProgress) && started.elapsed() < PATIENCE {
-            theirs = other.idempotency().acquire([3; 32], body, kept).await;
-        }
-        assert_eq!(theirs, Ok(IdempotencyLock::Acquired));
-        proxy.set(Fault::None);
-        giving_up.await.unwrap();
-        assert_eq!(other.idempotency().acquire([3; 32], body, kept).await, Ok(IdempotencyLock::InProgress));
     });
 }
 

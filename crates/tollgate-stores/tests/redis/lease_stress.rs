@@ -103,7 +103,7 @@ impl Stage {
     }
 
     /// Drops nodes, resets counters, flushes scripts.
-    async fn trouble(self: Arc<Self>, server: Arc<RedisServer>, settings: RedisSettings) {
+    async fn inject_faults(self: Arc<Self>, server: Arc<RedisServer>, settings: RedisSettings) {
         let mut dice = Dice::new(99);
         while self.start.elapsed() < LASTING {
             tokio::time::sleep(Duration::from_millis(dice.between(200, 500).into())).await;
@@ -226,7 +226,7 @@ fn no_lease_over_admits_under_faults() {
         let callers: Vec<JoinHandle<()>> = (0..NODES * CALLERS_PER_NODE)
             .map(|caller| tokio::spawn(Arc::clone(&stage).call(caller % NODES, caller as u64 + 1)))
             .collect();
-        Arc::clone(&stage).trouble(Arc::clone(&server), settings).await;
+        Arc::clone(&stage).inject_faults(Arc::clone(&server), settings).await;
         for caller in callers {
             caller.await.unwrap();
         }

@@ -31,10 +31,11 @@ fn unix_socket_conforms() {
 #[test]
 fn other_database_conforms_and_leaves_the_first_alone() {
     let server = RedisServer::start();
-    let url = format!("{}/5", server.url());
+    let url = ServerUrl::parse(&format!("{}/5", server.url())).unwrap();
     let settings = RedisSettings {
         timeout: Duration::from_secs(2),
-        ..RedisSettings::try_from(ServerUrl::parse(&url).unwrap()).unwrap()
+        database: url.database,
+        ..RedisSettings::new(Topology::Single(url.servers[0].clone()))
     };
     let databases = || server.cli(&["INFO", "keyspace"]);
     conforms(&Shared::new(&settings, ()));

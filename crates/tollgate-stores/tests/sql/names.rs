@@ -167,8 +167,8 @@ pub(crate) async fn sql_injection_in_values_is_inert(empty: TestDatabase) {
         let batch = usage_of(text);
         assert!(database.add_usage(&batch).await.unwrap());
         assert!(!database.add_usage(&batch).await.unwrap());
-        assert_eq!(database.user_usage(text).await.unwrap().expect(text).requests_of_day, 3);
-        assert_eq!(database.key_usage(text).await.unwrap().expect(text).requests, 4);
+        assert_eq!(database.users_usage(&[text]).await.unwrap().pop().expect(text).requests_of_day, 3);
+        assert_eq!(database.keys_usage(&[text]).await.unwrap().pop().expect(text).requests, 4);
     }
     let (version, items) = everything(&database).await;
     assert_eq!((version, items.len()), (2 * HOSTILE.len() as u64, 6 * HOSTILE.len()));
@@ -231,7 +231,7 @@ pub(crate) async fn sql_injection_in_filters_and_cursors_is_inert(empty: TestDat
     }
     let by = AuditFilter { by: nul(), ..AuditFilter::default() };
     assert!(matches!(database.audit(&by, 0, 1).await.unwrap_err(), DatabaseError::Value { .. }));
-    assert!(database.user_usage("a\0b").await.is_err());
+    assert!(database.users_usage(&["a\0b"]).await.is_err());
 }
 
 /// An item of each kind, with this text in every text field.

@@ -23,7 +23,7 @@ fn users(number: u64, deltas: &[(&str, u32, u64)]) -> UsageBatch {
 }
 
 async fn counts(database: &Database, user: &str) -> Option<(u32, u64, u64)> {
-    let usage = database.user_usage(user).await.unwrap()?;
+    let usage = database.users_usage(&[user]).await.unwrap().pop()?;
     Some((usage.day, usage.requests_of_day, usage.requests_of_month))
 }
 
@@ -46,7 +46,7 @@ pub(crate) async fn totals_roll_over_by_day_and_month(empty: TestDatabase) {
         (DAY + 3, 6, 10),
         "several deltas of one user, in any order"
     );
-    let alice = database.user_usage("alice").await.unwrap().unwrap();
+    let alice = database.users_usage(&["alice"]).await.unwrap().pop().unwrap();
     assert_eq!(alice.exceeded_count, 9, "late ones included");
     assert_eq!(alice.last_request_at_micros, u64::from(DAY + 3) * 86_400_000_000 + 4);
     assert_eq!((alice.requests_on(DAY + 3), alice.requests_on(DAY + 4)), (6, 0));
@@ -65,7 +65,7 @@ pub(crate) async fn batch_counts_once(empty: TestDatabase) {
     assert!(!database.add_usage(&batch).await.unwrap(), "sent again");
     assert_eq!(counts(&database, "alice").await, Some((DAY, 5, 5)));
     let expected = KeyUsage { id: "k".to_owned(), requests: 8, last_used_at_micros: 9 };
-    assert_eq!(database.key_usage("k").await.unwrap(), Some(expected));
+    assert_eq!(database.keys_usage(&["k"]).await.unwrap().pop(), Some(expected));
 
     let other_node = UsageBatch { node: "Node".to_owned(), ..batch.clone() };
     assert!(database.add_usage(&other_node).await.unwrap(), "numbers are per node");
@@ -121,7 +121,7 @@ pub(crate) async fn deleted_users_and_keys_have_no_totals(empty: TestDatabase) {
     change(&database, &[delete(ItemId::Quota("alice".to_owned())), delete(ItemId::Key("k".to_owned()))])
         .await;
     assert_eq!(counts(&database, "alice").await, None);
-    assert_eq!(database.key_usage("k").await.unwrap(), None);
+    assert_eq!(database.keys_usage(&["k"]).await.unwrap().pop(), None);
     assert!(database.add_usage(&UsageBatch { number: 2, ..batch }).await.unwrap());
     assert_eq!(counts(&database, "bob").await, Some((DAY, 2, 2)));
 }

@@ -2,6 +2,7 @@
 //!
 //! Targets are stored as hashes, networks too: an address is looked up once per prefix length in use.
 
+use std::cmp::Ordering;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -45,6 +46,11 @@ named_enum! {
 }
 
 impl BlockKind {
+    /// Parses [`as_str`](Self::as_str).
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
     const fn tag(self) -> u8 {
         match self {
             BlockKind::User => tag::USER,
@@ -53,6 +59,19 @@ impl BlockKind {
             BlockKind::Login => tag::LOGIN,
             BlockKind::Ip => tag::IP,
         }
+    }
+}
+
+/// By name, as databases order them.
+impl Ord for BlockKind {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+impl PartialOrd for BlockKind {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

@@ -1,7 +1,7 @@
 //! API keys as packed records.
 //!
 //! Each shard stores its records in one buffer. A sorted index of 8 bytes per key holds half of the key's hash and the
-//! offset of its record. Keys with equal halves are told apart by the id in the record.
+//! offset of its record. Keys with equal halves are distinguished by the id in the record.
 
 use std::sync::LazyLock;
 

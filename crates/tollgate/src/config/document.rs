@@ -174,6 +174,11 @@ impl Document {
         Err(Problems(errors.into_iter().map(problem).collect()))
     }
 
+    /// The top-level entries.
+    pub fn entries(&self) -> &[(String, LocatedValue)] {
+        &self.root
+    }
+
     /// Sets the value at a path of keys, creating missing tables.
     ///
     /// # Errors

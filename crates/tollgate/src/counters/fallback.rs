@@ -5,10 +5,14 @@
 //!
 //! A cost that fits the limit but not the share is charged the whole share, and passes only while the share is unused.
 //!
-//! What was counted here is reconciled after the outage: it is taken out and added to the shared counters, unless its
-//! window has ended. The counters of a client that sends a request are reconciled first, all others from the
-//! [`pending`] list.
+//! What was admitted uses the share until its window ends, through any number of outages: all of them together admit at
+//! most one more allowance. A client that was refused or has little left starts with what the shared counters
+//! [last answered](last_answers).
+//!
+//! What was admitted is reconciled after the outage: it is added to the shared counters once, unless its window has
+//! ended. The counters of a client that sends a request are reconciled first, all others from the [`pending`] list.
 
+mod last_answers;
 mod pending;
 #[cfg(test)]
 mod tests;
@@ -19,8 +23,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
+use self::last_answers::LastAnswers;
 pub(crate) use self::pending::PendingCounter;
-use self::pending::PendingList;
+use self::pending::{PendingList, key_of};
 pub(crate) use self::transfer::Transfer;
 use super::memory::{MemoryBounds, MemoryCounters, SHARDS, TenantSlot};
 use super::{Charge, Charges, Verdicts};
@@ -29,19 +34,25 @@ use crate::time::Timestamp;
 
 /// The counters of this node while the shared ones are unreachable.
 pub(crate) struct Fallback {
-    counters: MemoryCounters,
-    pub(crate) pending: PendingList,
+    /// What this node admitted of its shares. Reconciliation does not change them.
+    shares: MemoryCounters,
+    last_answers: LastAnswers,
+    /// The part of what was admitted that is not added to the shared counters yet.
+    unreconciled: MemoryCounters,
+    pending: PendingList,
     /// The number of nodes by which limits were last divided.
     nodes: AtomicU32,
     reconciled: AtomicU64,
-    /// Whether anything may be held. Without an outage a decision reads nothing else of the fallback.
+    /// Whether anything may be unreconciled. Without an outage a decision reads nothing else before it is charged.
     used: AtomicBool,
 }
 
 impl Fallback {
     pub(crate) fn new(bounds: MemoryBounds) -> Self {
         Fallback {
-            counters: MemoryCounters::new(bounds),
+            shares: MemoryCounters::new(bounds),
+            last_answers: LastAnswers::new(bounds.keys_max),
+            unreconciled: MemoryCounters::new(bounds),
             pending: PendingList::new(bounds.keys_max),
             nodes: AtomicU32::new(1),
             reconciled: AtomicU64::new(0),
@@ -49,31 +60,56 @@ impl Fallback {
         }
     }
 
-    pub(crate) fn counters(&self) -> &MemoryCounters {
-        &self.counters
+    /// What this node admitted of its shares.
+    pub(crate) fn shares(&self) -> &MemoryCounters {
+        &self.shares
     }
 
-    /// Whether anything may be held.
+    /// Whether anything may be unreconciled.
     pub(crate) fn is_used(&self) -> bool {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Remembers what the shared counters answered, if the client was refused or has little left.
+    pub(crate) fn remember(
+        &self,
+        charges: &Charges<'_>,
+        verdicts: &Verdicts,
+        nodes: NonZeroU32,
+        now: Timestamp,
+    ) {
+        self.last_answers.update(charges, verdicts, nodes, now);
+    }
+
     /// Charges the share that one of `nodes` nodes has of each limit.
     pub(crate) fn charge(&self, charges: &Charges<'_>, nodes: NonZeroU32, now: Timestamp) -> Verdicts {
+        self.apply_last_answers(charges, nodes, now);
         let verdicts = match nodes {
-            NonZeroU32::MIN => self.counters.charge_all_now(charges, now),
+            NonZeroU32::MIN => self.shares.charge_all_now(charges, now),
             nodes => self.charge_share(charges, nodes, now),
         };
-        if !charges.dry_run {
-            self.mark_used();
+        if !charges.dry_run && verdicts.admitted(charges) {
             if self.nodes.load(Ordering::Relaxed) != nodes.get() {
                 self.nodes.store(nodes.get(), Ordering::Relaxed);
             }
-            if verdicts.admitted(charges) {
-                self.track(charges, &verdicts);
-            }
+            self.add_unreconciled(charges, &verdicts, now);
         }
         verdicts
+    }
+
+    /// Leaves of each share at most what one node has of what the shared counters last answered.
+    fn apply_last_answers(&self, charges: &Charges<'_>, nodes: NonZeroU32, now: Timestamp) {
+        let tenant = TenantSlot::of(charges.tenant);
+        for charge in &charges.charges {
+            let key = key_of(charge);
+            if let Some(answer) = self.last_answers.get(key, now) {
+                let limit = share(charge.limit, nodes);
+                let left = answer.remaining.div_ceil(nodes.get());
+                self.shares.lower(&Charge { limit: &limit, ..*charge }, tenant, left, answer.at);
+                // After it took effect: a concurrent charge must not find neither.
+                self.last_answers.remove(key);
+            }
+        }
     }
 
     fn charge_share(&self, charges: &Charges<'_>, nodes: NonZeroU32, now: Timestamp) -> Verdicts {
@@ -93,29 +129,47 @@ impl Fallback {
             dry_run: charges.dry_run,
             tenant: charges.tenant,
         };
-        self.counters.charge_all_now(&shares, now)
+        self.shares.charge_all_now(&shares, now)
     }
 
-    /// Adds the charged counters to the pending list.
-    fn track(&self, charges: &Charges<'_>, verdicts: &Verdicts) {
+    /// Counts what was admitted as unreconciled.
+    fn add_unreconciled(&self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) {
+        self.mark_used();
         let tenant = TenantSlot::of(charges.tenant);
         for (charge, verdict) in charges.charges.iter().zip(&verdicts.verdicts) {
             if charge.cost > 0 && verdict.admits() {
+                self.count_unreconciled(charge, tenant, now);
                 self.pending.track(charge, tenant);
             }
         }
     }
 
-    /// Takes out what the counters of these charges hold.
+    /// Takes out what is unreconciled of these charges' counters.
     pub(crate) fn transfer<'a>(&self, charges: &Charges<'a>, now: Timestamp) -> Transfer<'_, 'a> {
         let mut transfer = Transfer::new(self, now);
         let tenant = TenantSlot::of(charges.tenant);
         for charge in &charges.charges {
-            if self.counters.holds(pending::key_of(charge)) {
+            if self.unreconciled.holds(key_of(charge)) {
                 transfer.add(charge, tenant);
             }
         }
         transfer
+    }
+
+    /// Takes at most `count_max` counters from the pending list.
+    pub(crate) fn take_pending(&self, count_max: usize) -> Vec<PendingCounter> {
+        self.pending.take_next(count_max)
+    }
+
+    /// Returns a counter that cannot be reconciled now to the pending list.
+    pub(crate) fn put_back_pending(&self, counter: PendingCounter) {
+        self.pending.put_back(counter);
+    }
+
+    /// Forgets what is known by subjects that are hashed with another key now.
+    pub(crate) fn forget_subjects(&self) {
+        self.pending.clear();
+        self.last_answers.clear();
     }
 
     pub(crate) fn count_reconciled(&self, counters: usize) {
@@ -134,27 +188,29 @@ impl Fallback {
 
     /// Discards counters and penalty records that were reset, also those in flight.
     pub(crate) fn discard(&self, keys: &[u128]) {
-        if self.is_used() {
-            for key in keys {
-                // In this order: a counter that is taken out in between is in flight already and is cancelled.
-                self.counters.discard(*key);
-                self.pending.cancel_transfers(*key);
-            }
+        for key in keys {
+            self.last_answers.remove(*key);
+            self.shares.discard(*key);
+            // In this order: a counter that is taken out in between is in flight already and is cancelled.
+            self.unreconciled.discard(*key);
+            self.pending.cancel_transfers(*key);
         }
     }
 
-    /// Drops expired counters from one shard. After a whole round, updates whether anything is held.
+    /// Drops expired counters from one shard. After a whole round, updates whether anything is unreconciled.
     pub(crate) fn sweep_shard(&self, turn: usize, now: Timestamp) {
+        self.shares.sweep_shard(turn, now);
+        self.last_answers.sweep_shard(turn, now);
         if !self.is_used() {
             return;
         }
-        self.counters.sweep_shard(turn, now);
-        self.pending.sweep_shard(turn, |key| self.counters.holds(key));
+        self.unreconciled.sweep_shard(turn, now);
+        self.pending.sweep_shard(turn, |key| self.unreconciled.holds(key));
         if turn % SHARDS == SHARDS - 1 {
             // Cleared before the check, so that a charge in between sets it again. Counters in flight may return, and
             // must notice resets until then.
             self.used.store(false, Ordering::SeqCst);
-            if !self.counters.is_empty() || self.pending.in_flight() > 0 {
+            if !self.unreconciled.is_empty() || self.pending.in_flight() > 0 {
                 self.mark_used();
             }
         }
@@ -170,14 +226,14 @@ impl Fallback {
     /// Takes a counter out and returns how much it held.
     fn take_out(&self, charge: &Charge<'_>, now: Timestamp) -> u32 {
         let limit = self.with_shared_refill(charge.limit);
-        self.counters.take(&Charge { limit: limit.as_ref().unwrap_or(charge.limit), ..*charge }, now)
+        self.unreconciled.take(&Charge { limit: limit.as_ref().unwrap_or(charge.limit), ..*charge }, now)
     }
 
-    /// Charges again what was taken out.
-    fn put_back(&self, charge: &Charge<'_>, tenant: TenantSlot, now: Timestamp) {
+    /// Counts an admitted charge, or one that was taken out, as unreconciled.
+    fn count_unreconciled(&self, charge: &Charge<'_>, tenant: TenantSlot, now: Timestamp) {
         let limit = self.with_shared_refill(charge.limit);
         let charge = Charge { limit: limit.as_ref().unwrap_or(charge.limit), ..*charge };
-        self.counters.put_back(&charge, tenant, now);
+        self.unreconciled.charge_forced(&charge, tenant, now);
     }
 
     /// A bucket with the capacity of the limit and this node's share of its refill: otherwise every node would refill the

@@ -184,15 +184,25 @@ impl MemoryCounters {
         shard.counters.contains(key) || shard.has_log(key)
     }
 
-    /// Charges again what was [taken](Self::take) out, in addition to what was charged meanwhile, up to the capacity.
-    pub(super) fn put_back(&self, charge: &Charge<'_>, tenant: TenantSlot, now: Timestamp) {
+    /// Charges regardless of the limit, up to its capacity.
+    pub(super) fn charge_forced(&self, charge: &Charge<'_>, tenant: TenantSlot, now: Timestamp) {
         let key = Key::new(charge.subject, charge.counter);
         let mut shard = self.shards[key.shard()].lock();
+        let evaluated = shard.evaluate(key, tenant, charge, now);
+        if evaluated.verdict.admits() {
+            return shard.commit(&evaluated, charge, now);
+        }
         let charged = shard.take(key, charge, now);
         let cost = charged.saturating_add(charge.cost).min(charge.limit.capacity());
         let charge = Charge { cost, ..*charge };
         let evaluated = shard.evaluate(key, tenant, &charge, now);
         shard.commit(&evaluated, &charge, now);
+    }
+
+    /// Charges a counter so that at most `remaining` is left at `now`.
+    pub(super) fn lower(&self, charge: &Charge<'_>, tenant: TenantSlot, remaining: u32, now: Timestamp) {
+        let key = Key::new(charge.subject, charge.counter);
+        self.shards[key.shard()].lock().lower(key, tenant, charge, remaining, now);
     }
 
     /// Removes a counter or a penalty record, by the key of
@@ -234,6 +244,7 @@ impl MemoryCounters {
             verdicts: evaluated.iter().map(|evaluated| evaluated.verdict).collect(),
             cooldown,
             in_cooldown: cooldown.is_some(),
+            shared: false,
         };
         let admitted = verdicts.admitted(charges);
         if !admitted || charges.dry_run {

@@ -10,6 +10,7 @@ use icu_casemap::{CaseMapper, CaseMapperBorrowed};
 use icu_normalizer::{
     ComposingNormalizer, ComposingNormalizerBorrowed, DecomposingNormalizer, DecomposingNormalizerBorrowed,
 };
+use serde::{Deserialize, Serialize};
 
 const NFC: ComposingNormalizerBorrowed<'static> = ComposingNormalizer::new_nfc();
 const NFD: DecomposingNormalizerBorrowed<'static> = DecomposingNormalizer::new_nfd();
@@ -17,7 +18,7 @@ const CASES: CaseMapperBorrowed<'static> = CaseMapper::new();
 
 named_enum! {
     /// A normal form: two identifiers are the same if their normal forms are equal.
-    #[derive(Default)]
+    #[derive(Default, Serialize, Deserialize)]
     pub enum NormalForm {
         /// Byte-exact.
         #[default]

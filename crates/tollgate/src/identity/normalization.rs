@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Dimension, ID_BYTES_MAX, Id, NormalForm, Request};
 use crate::endpoint::{ENDPOINT_BYTES_MAX, Endpoint};
 use crate::method::Method;
@@ -32,7 +34,7 @@ use crate::method::Method;
 /// assert!(!limiter.check_now(&request("rene\u{301}")?, now).admits()); // the same user
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Normalization {
     /// Forms of user, tenant and login ids.
     pub ids: IdNormalization,
@@ -45,7 +47,7 @@ pub struct Normalization {
 }
 
 /// The normal form of each kind of id. API keys are never normalized.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IdNormalization {
     /// Form of user ids.
     pub user: NormalForm,
@@ -56,7 +58,7 @@ pub struct IdNormalization {
 }
 
 /// The normal form of descriptor values.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DescriptorNormalization {
     /// One form for all descriptors.
     All(NormalForm),
@@ -66,7 +68,7 @@ pub enum DescriptorNormalization {
 
 named_enum! {
     /// How `HEAD` requests are counted.
-    #[derive(Default)]
+    #[derive(Default, Serialize, Deserialize)]
     pub enum HeadCounting {
         /// As `GET`, because it costs the server the same work.
         #[default]

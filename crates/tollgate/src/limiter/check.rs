@@ -52,12 +52,18 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         }
     }
 
-    /// Charges the counters. Outside an outage the only extra cost is reading one flag.
+    /// Charges the counters. Outside an outage the only extra cost is reading one flag, and with shared counters the
+    /// lookup of an earlier answer.
     pub(super) async fn charge(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
-        if self.fallback.is_used() {
-            return Box::pin(self.charge_after_outage(charges, now)).await;
+        let verdicts = if self.fallback.is_used() {
+            Box::pin(self.charge_after_outage(charges, now)).await?
+        } else {
+            self.counters.charge_all(charges, now).await?
+        };
+        if verdicts.shared && !charges.dry_run {
+            self.fallback.remember(charges, &verdicts, self.counters.nodes(), now);
         }
-        self.counters.charge_all(charges, now).await
+        Ok(verdicts)
     }
 
     /// Decides while the shared counters are unreachable, as each rule's `on_store_failure` says: `local` charges this
@@ -69,12 +75,11 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         error: &StoreError,
         now: Timestamp,
     ) -> Draft {
-        if let Some(rule) = closed_rule(plan, rules.rules(), error) {
+        if let Some(rule) = closed_rule(plan, rules, error) {
             return Draft::unavailable(rule, error);
         }
         for (charge, source) in plan.charges.charges.iter_mut().zip(&plan.sources) {
-            let rule = rules.rules().get(*source as usize);
-            if rule.is_some_and(|rule| rule.on_store_failure == OnStoreFailure::Open) {
+            if rules.on_store_failure(*source as usize) == OnStoreFailure::Open {
                 charge.effect = Effect::Shadow;
             }
         }

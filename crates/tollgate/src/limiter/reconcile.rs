@@ -35,11 +35,11 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
             return 0;
         }
         let rules = self.rules.load();
-        let pending = self.fallback.pending.take_next(counters_max);
+        let pending = self.fallback.take_pending(counters_max);
         let (reachable, others): (Vec<_>, Vec<_>) =
             pending.into_iter().partition(|counter| self.is_reachable(counter));
         for counter in others {
-            self.fallback.pending.put_back(counter);
+            self.fallback.put_back_pending(counter);
         }
         let settled = reachable.len();
         let limits: Vec<_> = reachable.iter().map(|counter| limit_to_charge(&rules, counter)).collect();

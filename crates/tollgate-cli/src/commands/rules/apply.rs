@@ -22,7 +22,7 @@ use crate::output::format::plural;
 use crate::{CliError, Client, Exit, Output};
 
 #[derive(Args)]
-pub(super) struct ImportArgs {
+pub(crate) struct ImportArgs {
     /// Files with [[rules]], [[tiers]], [[quotas]], [[blocks]] and [[limits]], in TOML or JSON; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -35,7 +35,7 @@ pub(super) struct ImportArgs {
 }
 
 #[derive(Args)]
-pub(super) struct Apply {
+pub(crate) struct Apply {
     #[command(flatten)]
     import: ImportArgs,
     #[command(flatten)]
@@ -68,6 +68,7 @@ pub(super) fn apply(apply: &Apply, client: &Client, output: &Output) -> Result<E
     }
     let version = plan.body["version"].as_u64().ok_or_else(|| client.missing_field("version"))?;
     let applied = import(&imports, *prune, Some(version), client)?;
+    output.warnings(&applied.body);
     Ok(output.response(&applied.text, || summary(&applied.body, false, output))?)
 }
 
@@ -94,6 +95,7 @@ fn import(
 
 fn print_plan(plan: &ApiResponse, output: &Output) -> io::Result<Exit> {
     let text = || changes::render(&plan.body, output) + &summary(&plan.body, true, output);
+    output.warnings(&plan.body);
     output.response(&plan.text, text)
 }
 

@@ -17,7 +17,7 @@ const PAGE_SIZE: &str = "1000";
 const ATTEMPTS: usize = 5;
 
 #[derive(Args)]
-pub(super) struct Export {
+pub(crate) struct Export {
     /// Kinds to export
     #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "rules,tiers")]
     kinds: Vec<ItemKind>,

@@ -1,6 +1,6 @@
 use http_body_util::BodyExt;
 use serde_json::{Value as Json, json};
-use tollgate_stores::sql::{AccountLimits, AppliedChange, ItemChange};
+use tollgate_stores::sql::{AppliedChange, ItemChange};
 
 use super::*;
 use crate::app::App;
@@ -15,21 +15,16 @@ fn created() -> Applied {
     let key = KeyItem {
         id: "abcdefghijklmn27".to_owned(),
         hash: [7; 32],
-        previous_hash: None,
-        previous_until_micros: None,
         name: "app".to_owned(),
-        user: None,
-        tenant: None,
-        tier: None,
-        scopes: Vec::new(),
-        limits: AccountLimits::default(),
-        expires_at_micros: None,
-        revoked_at_micros: None,
-        revoked_by: None,
+        ..KeyItem::default()
     };
     let id = ItemId::Key(key.id.clone());
     let differences = vec![ItemChange { id, before: None, after: Some(Item::Key(key)) }];
-    Applied { change: AppliedChange { version: 7, items: differences }, at_micros: 1_800_000_000_000_000 }
+    Applied {
+        change: AppliedChange { version: 7, items: differences },
+        at_micros: 1_800_000_000_000_000,
+        warnings: Vec::new(),
+    }
 }
 
 async fn json_of(response: Response) -> Json {

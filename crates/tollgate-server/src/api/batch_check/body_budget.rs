@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::http::error::{ApiError, Code};
@@ -27,18 +26,6 @@ pub(crate) struct BodyBudget {
     large: Arc<Semaphore>,
     small: Arc<Semaphore>,
     wait_max: Duration,
-}
-
-/// A body that holds its part of the budget.
-struct HeldBody {
-    body: Bytes,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl AsRef<[u8]> for HeldBody {
-    fn as_ref(&self) -> &[u8] {
-        &self.body
-    }
 }
 
 impl Default for BodyBudget {
@@ -66,11 +53,9 @@ impl BodyBudget {
     }
 }
 
-/// Ties the reservation to the body: it is returned when the last slice of the body is dropped, and what exceeds the body at once.
-pub(crate) fn hold(body: Bytes, mut permit: OwnedSemaphorePermit) -> Bytes {
-    let needed = body.len().max(BODY_BYTES_MIN);
-    drop(permit.split(permit.num_permits().saturating_sub(needed)));
-    Bytes::from_owner(HeldBody { body, _permit: permit })
+/// Returns what was reserved beyond the length of the body.
+pub(crate) fn release_excess(permit: &mut OwnedSemaphorePermit, length: usize) {
+    drop(permit.split(permit.num_permits().saturating_sub(length.max(BODY_BYTES_MIN))));
 }
 
 fn full() -> ApiError {
@@ -122,15 +107,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn room_is_returned_with_the_last_slice() {
+    async fn excess_room_is_returned_at_once() {
         let budget = BodyBudget::default();
-        let body = hold(Bytes::from(vec![7; 100_000]), budget.acquire(None).await.unwrap());
-        assert_eq!(budget.large.available_permits(), LARGE_BYTES - 100_000, "the excess is returned at once");
-        let part = body.slice_ref(&body[1..2]);
-        drop(body);
+        let mut permit = budget.acquire(None).await.unwrap();
+        release_excess(&mut permit, 100_000);
         assert_eq!(budget.large.available_permits(), LARGE_BYTES - 100_000);
-        assert_eq!(*part, [7]);
-        drop(part);
+        drop(permit);
         assert_eq!(budget.large.available_permits(), LARGE_BYTES);
     }
 }

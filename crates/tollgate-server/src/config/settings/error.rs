@@ -10,33 +10,13 @@ use tollgate::config::{Origin, Problem, Problems};
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The file cannot be read. Check its name and permissions.
+    /// The file cannot be read, is too large, is not UTF-8, or became empty. Check its name, permissions and content.
     #[error("cannot read {path}: {source}", path = path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The error of the file system.
+        /// The reason.
         source: io::Error,
-    },
-    /// The file is too large.
-    #[error("{path}: the file is larger than {bytes_max} bytes", path = path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// The maximum size.
-        bytes_max: u64,
-    },
-    /// The file is not UTF-8.
-    #[error("{path}: the file is not UTF-8 text", path = path.display())]
-    NotText {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file was not empty before and is now. It is probably being written.
-    #[error("{path}: the file is empty", path = path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
     },
     /// Settings are invalid. Correct every listed problem.
     #[error("{}", Located { file: file.as_ref(), problems })]

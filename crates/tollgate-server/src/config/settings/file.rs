@@ -1,7 +1,8 @@
 //! Reads the settings file, and detects changes of it.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -11,8 +12,10 @@ use super::SettingsError;
 const BYTES_MAX: u64 = 16 << 20;
 
 pub(super) fn read_file(path: &Path) -> Result<String, SettingsError> {
-    let unreadable = |source| SettingsError::Unreadable { path: path.to_owned(), source };
-    read_text(path, File::open(path).map_err(unreadable)?)
+    match File::open(path) {
+        Ok(file) => read_text(path, file),
+        Err(source) => Err(SettingsError::Unreadable { path: path.to_owned(), source }),
+    }
 }
 
 /// Reads the text of an open file; `path` is its name in errors.
@@ -20,14 +23,15 @@ pub(super) fn read_file(path: &Path) -> Result<String, SettingsError> {
 /// # Errors
 /// When it cannot be read, is too large, or is not UTF-8.
 pub fn read_text(path: &Path, from: impl Read) -> Result<String, SettingsError> {
-    let unreadable = |source| SettingsError::Unreadable { path: path.to_owned(), source };
-    let mut bytes = Vec::new();
+    let mut text = String::new();
     // Limits the read, not the length before it: the file may grow, or be a pipe.
-    from.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > BYTES_MAX {
-        return Err(SettingsError::TooLarge { path: path.to_owned(), bytes_max: BYTES_MAX });
-    }
-    String::from_utf8(bytes).map_err(|_| SettingsError::NotText { path: path.to_owned() })
+    let read = from.take(BYTES_MAX + 1).read_to_string(&mut text);
+    let read = read.and_then(|_| {
+        let too_large =
+            || io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {BYTES_MAX} bytes"));
+        if text.len() as u64 > BYTES_MAX { Err(too_large()) } else { Ok(()) }
+    });
+    read.map(|()| text).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })
 }
 
 /// Identifies the state of a file, with symbolic links resolved.
@@ -43,13 +47,7 @@ impl FileStamp {
     /// The current state of a file, if it exists.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
-        #[cfg(unix)]
-        let inode = {
-            use std::os::unix::fs::MetadataExt;
-            (metadata.dev(), metadata.ino())
-        };
-        #[cfg(not(unix))]
-        let inode = (0, 0);
+        let inode = (metadata.dev(), metadata.ino());
         Some(FileStamp { modified: metadata.modified().ok()?, bytes: metadata.len(), inode })
     }
 }

@@ -15,28 +15,11 @@ use tollgate_stores::redis::{
 
 use super::read::{duplicate, duration};
 
-/// Keys that require `store = "redis"`.
-pub(super) const KEYS: [&str; 16] = [
-    "url",
-    "topology",
-    "nodes",
-    "user",
-    "password",
-    "database",
-    "connections",
-    "timeout",
-    "connect_timeout",
-    "sentinel_master",
-    "sentinel_user",
-    "sentinel_password",
-    "virtual_nodes",
-    "leases",
-    "refusal_cache",
-    "tls",
-];
+/// Keys that require `store = "redis"`, besides [`PARAMETERS`].
+pub(super) const KEYS: [&str; 6] = ["url", "nodes", "user", "password", "database", "tls"];
 
 /// Keys that may also be parameters of the URL.
-const PARAMETERS: [&str; 10] = [
+pub(super) const PARAMETERS: [&str; 10] = [
     "topology",
     "connections",
     "timeout",
@@ -95,22 +78,26 @@ pub(super) fn topology_name(topology: &Topology) -> &'static str {
     }
 }
 
-/// Reads the keys of [`KEYS`]. `None` if the servers are invalid.
+/// Reads the keys of [`KEYS`] and [`PARAMETERS`]. `None` if the servers are invalid.
 pub(super) fn read(fields: &mut TableReader<'_, '_>) -> Option<(RedisSettings, TlsFiles)> {
     let url = fields.read("url", url);
-    let url = url.as_ref();
-    let kind = setting(fields, url, "topology", word(&KINDS));
-    let servers = read_servers(fields, url, kind.unwrap_or(TopologyKind::Single));
-    let login = read_login(fields, url);
-    let database = read_database(fields, url, kind);
-    let (tls, files) = read_tls(fields, url);
-    let topology = read_topology(fields, url, kind.unwrap_or(TopologyKind::Single), servers);
+    let mut keys = RedisKeys { fields, url };
+    let kind = keys.read("topology", word(&KINDS)).unwrap_or(TopologyKind::Single);
+    let servers = keys.servers(kind);
+    let login = keys.login("user", "password");
+    let database = keys.read("database", integer(0..=DATABASE_MAX)).unwrap_or(0);
+    if kind == TopologyKind::Cluster && database != 0 {
+        let key = if keys.fields.has("database") { "database" } else { "url" };
+        keys.fields.report(key, "a cluster supports only database 0".to_owned());
+    }
+    let (tls, files) = read_tls(keys.fields, keys.url.as_ref());
+    let topology = keys.topology(kind, servers);
     let min = Duration::from_millis(1);
-    let count = setting(fields, url, "connections", integer(1..=CONNECTIONS_MAX)).and_then(NonZeroUsize::new);
-    let timeout = setting(fields, url, "timeout", duration(min, Duration::from_secs(10)));
-    let connect_timeout = setting(fields, url, "connect_timeout", duration(min, Duration::from_mins(1)));
-    let leases = setting(fields, url, "leases", boolean);
-    let refusal_cache = setting(fields, url, "refusal_cache", boolean);
+    let count = keys.read("connections", integer(1..=CONNECTIONS_MAX)).and_then(NonZeroUsize::new);
+    let timeout = keys.read("timeout", duration(min, Duration::from_secs(10)));
+    let connect_timeout = keys.read("connect_timeout", duration(min, Duration::from_mins(1)));
+    let leases = keys.read("leases", boolean);
+    let refusal_cache = keys.read("refusal_cache", boolean);
     let default = RedisSettings::new(topology?);
     let settings = RedisSettings {
         login,
@@ -128,92 +115,129 @@ pub(super) fn read(fields: &mut TableReader<'_, '_>) -> Option<(RedisSettings, T
 
 /// The message does not quote the URL, which may contain a password.
 fn url(value: &Value) -> Result<ServerUrl, String> {
-    let url = ServerUrl::parse(&text(value)?).map_err(|error| error.to_string())?;
-    let known = |name: &str| PARAMETERS.contains(&name);
-    if !url.parameters.iter().all(|(name, _)| known(name)) {
+    let mut url = ServerUrl::parse(&text(value)?).map_err(|error| error.to_string())?;
+    if !url.parameters.iter().all(|(name, _)| PARAMETERS.contains(&&**name)) {
         return Err(format!("has an unknown parameter; known are {}", PARAMETERS.join(", ")));
     }
+    let Login { user, password } = url.login.clone();
+    let database = Some(url.database).filter(|database| *database != 0);
+    let parts = [
+        ("user", user),
+        ("password", password.map(|password| password.0)),
+        ("database", database.map(|database| database.to_string())),
+    ];
+    let parts = parts.into_iter().filter_map(|(key, part)| Some((key.to_owned(), part?)));
+    url.parameters.extend(parts);
     Ok(url)
 }
 
-/// The value of a key, or of the URL parameter of the same name.
-fn setting<T>(
-    fields: &mut TableReader<'_, '_>,
-    url: Option<&ServerUrl>,
-    key: &'static str,
-    parse: impl Fn(&Value) -> Result<T, String>,
-) -> Option<T> {
-    let written = fields.read(key, &parse);
-    let Some(parameter) = url.and_then(|url| url.parameter(key)) else { return written };
-    if fields.has(key) {
-        fields.report(key, "is also in the url; set it once".to_owned());
-        return written;
-    }
-    // URL parameters are untyped.
-    let number = parameter.parse().map(Value::Integer).ok();
-    let typed = number.or_else(|| parameter.parse().map(Value::Boolean).ok());
-    let parsed = match (parse(&Value::Text(parameter.to_owned())), typed) {
-        (Err(_), Some(typed)) => parse(&typed),
-        (parsed, _) => parsed,
-    };
-    match parsed {
-        Ok(parsed) => Some(parsed),
-        Err(reason) => {
-            fields.report("url", format!("{key}: {reason}"));
-            None
-        }
-    }
+/// The keys of the table, and those in the URL.
+struct RedisKeys<'f, 'n, 'p> {
+    fields: &'f mut TableReader<'n, 'p>,
+    url: Option<ServerUrl>,
 }
 
-/// Whether a key is set, by itself or in the URL.
-fn is_set(fields: &TableReader<'_, '_>, url: Option<&ServerUrl>, key: &str) -> bool {
-    fields.has(key) || url.is_some_and(|url| url.parameter(key).is_some())
-}
-
-fn read_servers(
-    fields: &mut TableReader<'_, '_>,
-    url: Option<&ServerUrl>,
-    kind: TopologyKind,
-) -> Option<Vec<Address>> {
-    let nodes = fields.items("nodes", node);
-    if fields.has("nodes") && fields.has("url") {
-        fields.report("nodes", "set either url or nodes, not both".to_owned());
-        return None;
-    }
-    if let Some(nodes) = nodes {
-        if kind == TopologyKind::Single {
-            let reason = "requires topology = \"sentinel\", \"cluster\", \"ring\" or \"modulo\"; set url for a single server";
-            fields.report("nodes", reason.to_owned());
-        } else if fields.has_empty_list("nodes") {
-            fields.report("nodes", "must list at least one server".to_owned());
-        } else if let Some(duplicate) = duplicate(&nodes) {
-            let reason = format!("\"{duplicate}\" is listed twice");
-            fields.report("nodes", reason);
+impl RedisKeys<'_, '_, '_> {
+    /// The value of a key, or of the part of the URL of the same name.
+    fn read<T>(&mut self, key: &'static str, parse: impl Fn(&Value) -> Result<T, String>) -> Option<T> {
+        let written = self.fields.read(key, &parse);
+        let Some(part) = self.url.as_ref().and_then(|url| url.parameter(key)) else { return written };
+        if self.fields.has(key) {
+            self.fields.report(key, "is also in the url; set it once".to_owned());
+            return written;
         }
-        return Some(nodes);
-    }
-    match url {
-        Some(url) => {
-            if kind == TopologyKind::Single && url.servers.len() > 1 {
-                let reason = "several servers require topology = \"sentinel\", \"cluster\", \"ring\" or \"modulo\", or a \
-                              scheme such as redis+cluster://";
-                fields.report("url", reason.to_owned());
-            } else if let Some(duplicate) = duplicate(&url.servers) {
-                let reason = format!("\"{duplicate}\" is listed twice");
-                fields.report("url", reason);
+        // URLs are untyped.
+        let number = part.parse().map(Value::Integer).ok();
+        let typed = number.or_else(|| part.parse().map(Value::Boolean).ok());
+        let parsed = match (parse(&Value::Text(part.to_owned())), typed) {
+            (Err(_), Some(typed)) => parse(&typed),
+            (parsed, _) => parsed,
+        };
+        match parsed {
+            Ok(parsed) => Some(parsed),
+            Err(reason) => {
+                self.fields.report("url", format!("{key}: {reason}"));
+                None
             }
-            Some(url.servers.clone())
         }
-        // An invalid URL was reported already.
-        None if fields.has("url") => None,
-        None if kind == TopologyKind::Single => {
-            fields.report("url", "is missing; set the server, such as redis://127.0.0.1:6379".to_owned());
-            None
+    }
+
+    /// Whether a key is set, by itself or in the URL.
+    fn has(&self, key: &str) -> bool {
+        self.fields.has(key) || self.url.as_ref().is_some_and(|url| url.parameter(key).is_some())
+    }
+
+    fn servers(&mut self, kind: TopologyKind) -> Option<Vec<Address>> {
+        let (fields, is_single) = (&mut *self.fields, kind == TopologyKind::Single);
+        let nodes = fields.items("nodes", node);
+        if fields.has("nodes") && fields.has("url") {
+            fields.report("nodes", "set either url or nodes, not both".to_owned());
+            return None;
         }
-        None => {
-            fields.report("nodes", "is missing; set the servers, such as [\"10.0.0.1:6379\"]".to_owned());
-            None
+        let (key, servers) = match (nodes, &self.url) {
+            (Some(nodes), _) => ("nodes", nodes),
+            (None, Some(url)) => ("url", url.servers.clone()),
+            // An invalid URL was reported already.
+            (None, None) if fields.has("url") => return None,
+            (None, None) => {
+                let (key, reason) = if is_single {
+                    ("url", "is missing; set the server, such as redis://127.0.0.1:6379")
+                } else {
+                    ("nodes", "is missing; set the servers, such as [\"10.0.0.1:6379\"]")
+                };
+                fields.report(key, reason.to_owned());
+                return None;
+            }
+        };
+        let several = "topology = \"sentinel\", \"cluster\", \"ring\" or \"modulo\"";
+        if is_single && key == "nodes" {
+            fields.report(key, format!("requires {several}; set url for a single server"));
+        } else if is_single && servers.len() > 1 {
+            let reason = format!("several servers require {several}, or a scheme such as redis+cluster://");
+            fields.report(key, reason);
+        } else if fields.has_empty_list("nodes") {
+            fields.report(key, "must list at least one server".to_owned());
+        } else if let Some(duplicate) = duplicate(&servers) {
+            fields.report(key, format!("\"{duplicate}\" is listed twice"));
         }
+        Some(servers)
+    }
+
+    fn topology(&mut self, kind: TopologyKind, servers: Option<Vec<Address>>) -> Option<Topology> {
+        let master = self.read("sentinel_master", text);
+        let login = self.login("sentinel_user", "sentinel_password");
+        let virtual_nodes = self.read("virtual_nodes", integer(1..=VIRTUAL_NODES_MAX));
+        let virtual_nodes = virtual_nodes.and_then(NonZeroUsize::new).unwrap_or(VIRTUAL_NODES_DEFAULT);
+        for (key, only, word) in [
+            ("sentinel_master", TopologyKind::Sentinel, "sentinel"),
+            ("sentinel_user", TopologyKind::Sentinel, "sentinel"),
+            ("sentinel_password", TopologyKind::Sentinel, "sentinel"),
+            ("virtual_nodes", TopologyKind::Ring, "ring"),
+        ] {
+            if self.has(key) && kind != only {
+                self.fields.report(key, format!("requires topology = \"{word}\""));
+            }
+        }
+        if kind == TopologyKind::Sentinel && !self.has("sentinel_master") {
+            self.fields.report("sentinel_master", "is missing; set the name of the master".to_owned());
+        }
+        let servers = servers?;
+        Some(match kind {
+            TopologyKind::Single => Topology::Single(servers.into_iter().next()?),
+            TopologyKind::Sentinel => Topology::Sentinel { sentinels: servers, master: master?, login },
+            TopologyKind::Cluster => Topology::Cluster(servers),
+            TopologyKind::Ring => Topology::Ring { servers, virtual_nodes },
+            TopologyKind::Modulo => Topology::Modulo(servers),
+        })
+    }
+
+    /// Without a password the user is not sent to the server, which would then use the default user.
+    fn login(&mut self, user: &'static str, password: &'static str) -> Login {
+        let login = Login { user: self.read(user, text), password: self.read(password, text).map(Secret) };
+        if self.fields.has(user) && login.user.is_some() && login.password.is_none() {
+            self.fields.report(user, "requires a password".to_owned());
+        }
+        login
     }
 }
 
@@ -223,86 +247,6 @@ fn node(value: &Value) -> Result<Address, String> {
     Address::parse(&text)
         .filter(|_| !text.contains(['@', ' ']) && !text.contains("//"))
         .ok_or_else(|| "must be a host and port such as \"10.0.0.1:6379\"".to_owned())
-}
-
-fn read_topology(
-    fields: &mut TableReader<'_, '_>,
-    url: Option<&ServerUrl>,
-    kind: TopologyKind,
-    servers: Option<Vec<Address>>,
-) -> Option<Topology> {
-    let master = setting(fields, url, "sentinel_master", text);
-    let login = Login {
-        user: setting(fields, url, "sentinel_user", text),
-        password: setting(fields, url, "sentinel_password", text).map(Secret),
-    };
-    let virtual_nodes = setting(fields, url, "virtual_nodes", integer(1..=VIRTUAL_NODES_MAX));
-    let virtual_nodes = virtual_nodes.and_then(NonZeroUsize::new).unwrap_or(VIRTUAL_NODES_DEFAULT);
-    for (key, only) in [
-        ("sentinel_master", TopologyKind::Sentinel),
-        ("sentinel_user", TopologyKind::Sentinel),
-        ("sentinel_password", TopologyKind::Sentinel),
-        ("virtual_nodes", TopologyKind::Ring),
-    ] {
-        if is_set(fields, url, key) && kind != only {
-            let word = if only == TopologyKind::Ring { "ring" } else { "sentinel" };
-            fields.report(key, format!("requires topology = \"{word}\""));
-        }
-    }
-    if kind == TopologyKind::Sentinel && !is_set(fields, url, "sentinel_master") {
-        fields.report("sentinel_master", "is missing; set the name of the master".to_owned());
-    }
-    require_password(fields, "sentinel_user", &login);
-    let servers = servers?;
-    Some(match kind {
-        TopologyKind::Single => Topology::Single(servers.into_iter().next()?),
-        TopologyKind::Sentinel => Topology::Sentinel { sentinels: servers, master: master?, login },
-        TopologyKind::Cluster => Topology::Cluster(servers),
-        TopologyKind::Ring => Topology::Ring { servers, virtual_nodes },
-        TopologyKind::Modulo => Topology::Modulo(servers),
-    })
-}
-
-fn read_login(fields: &mut TableReader<'_, '_>, url: Option<&ServerUrl>) -> Login {
-    let in_url = url.map(|url| url.login.clone()).unwrap_or_default();
-    let user = fields.read("user", text);
-    let password = fields.read("password", text).map(Secret);
-    for (key, is_duplicate) in [
-        ("user", user.is_some() && in_url.user.is_some()),
-        ("password", password.is_some() && in_url.password.is_some()),
-    ] {
-        if is_duplicate {
-            fields.report(key, "is also in the url; set it once".to_owned());
-        }
-    }
-    let login = Login { user: user.or(in_url.user), password: password.or(in_url.password) };
-    require_password(fields, "user", &login);
-    login
-}
-
-/// Without a password the user is not sent to the server, which would then use the default user.
-fn require_password(fields: &mut TableReader<'_, '_>, key: &str, login: &Login) {
-    if fields.has(key) && login.user.is_some() && login.password.is_none() {
-        fields.report(key, "requires a password".to_owned());
-    }
-}
-
-fn read_database(
-    fields: &mut TableReader<'_, '_>,
-    url: Option<&ServerUrl>,
-    kind: Option<TopologyKind>,
-) -> u32 {
-    let in_url = url.map_or(0, |url| url.database);
-    let written = fields.read("database", integer(0..=DATABASE_MAX));
-    if written.is_some() && in_url != 0 {
-        fields.report("database", "is also in the url; set it once".to_owned());
-    }
-    let database = written.unwrap_or(in_url);
-    if kind == Some(TopologyKind::Cluster) && database != 0 {
-        let key = if written.is_some() { "database" } else { "url" };
-        fields.report(key, "a cluster supports only database 0".to_owned());
-    }
-    database
 }
 
 /// The table `tls`.

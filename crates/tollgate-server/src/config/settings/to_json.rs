@@ -7,7 +7,7 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value as Json, json};
 use tollgate::counters::memory::MemoryBounds;
-use tollgate::identity::{DescriptorNormalization, Normalization};
+use tollgate::identity::DescriptorNormalization;
 use tollgate::penalties::PenaltyPolicy;
 use tollgate::{RuleSet, Span};
 use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
@@ -23,6 +23,8 @@ impl Settings {
     pub fn to_json(&self) -> Json {
         let server = &self.server;
         without_nulls(json!({
+            "enabled": self.rules.settings().enabled,
+            "on_store_failure": self.rules.settings().on_store_failure.as_str(),
             "server": {
                 "listen": text(self.listen),
                 "data_dir": path(&self.data_dir),
@@ -46,6 +48,7 @@ impl Settings {
             "auth": self.auth_json(),
             "callers": self.callers_json(),
             "log": { "format": self.log.format.as_str(), "level": self.log.filter },
+            "api": { "strict": self.strict_checks },
             "identity": identity_json(self),
             "progressive_penalties": self.rules.penalties().map(penalties_json),
             "rules": rules_json(&self.rules),
@@ -99,8 +102,7 @@ impl Settings {
 }
 
 fn identity_json(settings: &Settings) -> Json {
-    let normalization: &Normalization = settings.rules.normalization();
-    let ids = normalization.ids;
+    let (normalization, ids) = (&settings.normalization, settings.normalization.ids);
     let descriptors = match &normalization.descriptors {
         DescriptorNormalization::All(form) => form.as_str().into(),
         DescriptorNormalization::Named(forms) => {
@@ -109,8 +111,9 @@ fn identity_json(settings: &Settings) -> Json {
         }
     };
     json!({
-        "ipv6_prefix": settings.ipv6_prefix,
-        "nat64": settings.nat64,
+        "ipv6_prefix": settings.rules.ipv6_prefix(),
+        "nat64": settings.rules.nat64(),
+        "default_tier": settings.rules.settings().default_tier.as_deref(),
         "normalize": {
             "user_id": ids.user.as_str(),
             "tenant": ids.tenant.as_str(),
@@ -119,6 +122,7 @@ fn identity_json(settings: &Settings) -> Json {
         },
         "ignore_path_case": normalization.ignore_path_case,
         "head": normalization.head.as_str(),
+        "unknown_tier": if settings.rejects_unknown_tiers { "reject" } else { "warn" },
     })
 }
 

@@ -6,20 +6,32 @@ use std::sync::atomic::Ordering;
 
 use tollgate::accounts::{Accounts, AccountsEditor};
 use tollgate::identity::Normalization;
-use tollgate::rules::overrides::Override;
+use tollgate::rules::overrides::{Override, Overrides};
 use tollgate::{Endpoint, Id, Request, RuleSet, Timestamp};
 use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, StoredItem};
 use tracing::{error, info, warn};
 
 use super::database_rules::DatabaseRules;
 use super::rule_sources::RuleSources;
-use super::snapshot::Configuration;
 use super::{ConfigSync, Source, items};
+use crate::ServiceLimiter;
 use crate::config::normalize;
-use crate::counters::ServiceLimiter;
 
 /// A changed item in its current state; `None` if it was deleted.
 pub(super) type ItemState = (ItemId, Option<StoredItem>);
+
+/// The configuration at one version.
+#[derive(Debug)]
+pub(super) struct Configuration {
+    pub(super) version: u64,
+    pub(super) rules: DatabaseRules,
+    pub(super) overrides: Overrides,
+    pub(super) accounts: Accounts,
+    /// Whether some ids were not normalized.
+    pub(super) has_other_ids: bool,
+    /// The normalization that the ids were loaded with.
+    pub(super) normalization: Normalization,
+}
 
 /// Loads the whole configuration at one version. Of several items for the same client the one with the normalized id applies,
 /// and of several blocks the longest.
@@ -98,19 +110,17 @@ impl Loading {
 pub(super) fn put_in_force(
     sync: &ConfigSync,
     limiter: &ServiceLimiter,
-    now: Timestamp,
     configuration: Configuration,
     source: Source,
 ) {
     let Configuration { version, rules, overrides, accounts, has_other_ids, normalization } = configuration;
-    sync.normalization.store(Arc::new(normalization));
     sync.has_other_ids.store(has_other_ids, Ordering::Relaxed);
     let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
     let mut sources = sync.rules.lock();
-    sources.database = rules;
+    (sources.database, sources.normalization) = (rules, Some(normalization));
     let set = compile(sync, &mut sources, true);
     if let Some(set) = &set {
-        limiter.records().metrics.apply_rules(set, now);
+        limiter.records().metrics.apply_rules(set);
     }
     limiter.update_rules(|current| {
         let overrides = if sync.stores_overrides { &overrides } else { current.overrides() };
@@ -140,9 +150,9 @@ pub(super) async fn apply_changes(
 ) -> bool {
     apply_accounts(limiter, changed);
     if sync.stores_overrides {
-        apply_overrides(sync, limiter, now, changed).await;
+        apply_overrides(limiter, now, changed).await;
     }
-    let has_rules = apply_rules(sync, limiter, now, changed);
+    let has_rules = apply_rules(sync, limiter, changed);
     info!(version, changes = changed.len(), "configuration changes are in force");
     sync.version.send_replace(version);
     has_rules
@@ -163,7 +173,7 @@ fn apply_accounts(limiter: &ServiceLimiter, changed: &[ItemState]) {
     }
 }
 
-fn apply_rules(sync: &ConfigSync, limiter: &ServiceLimiter, now: Timestamp, changed: &[ItemState]) -> bool {
+fn apply_rules(sync: &ConfigSync, limiter: &ServiceLimiter, changed: &[ItemState]) -> bool {
     let mut sources = sync.rules.lock();
     let mut has_rules = false;
     for (id, stored) in changed {
@@ -174,14 +184,14 @@ fn apply_rules(sync: &ConfigSync, limiter: &ServiceLimiter, now: Timestamp, chan
     }
     let set = if has_rules { compile(sync, &mut sources, false) } else { None };
     if let Some(set) = set {
-        limiter.records().metrics.apply_rules(&set, now);
+        limiter.records().metrics.apply_rules(&set);
         limiter.replace_rules(set);
     }
     has_rules
 }
 
 /// Applies all overrides in one step: each step copies all of them, and an import may have thousands.
-async fn apply_overrides(sync: &ConfigSync, limiter: &ServiceLimiter, now: Timestamp, changed: &[ItemState]) {
+async fn apply_overrides(limiter: &ServiceLimiter, now: Timestamp, changed: &[ItemState]) {
     let (mut set, mut removed) = (Vec::new(), Vec::new());
     for (id, stored) in changed {
         let ItemId::Limit { user, endpoint } = id else { continue };
@@ -196,7 +206,7 @@ async fn apply_overrides(sync: &ConfigSync, limiter: &ServiceLimiter, now: Times
     // Usage under the old limit is moved to the new counter. With shared counters the node that set the override has done so.
     let mut carried = Vec::new();
     if limiter.counters().memory().is_some() {
-        for new in set.iter().filter(|new| !sync.overrides.is_in_progress(&new.user, &new.endpoint)) {
+        for new in &set {
             let Some(request) = request_of(new) else { continue };
             let used = limiter.consumed_before(&request, new, now).await;
             carried.push((request, new, used));
@@ -206,27 +216,6 @@ async fn apply_overrides(sync: &ConfigSync, limiter: &ServiceLimiter, now: Times
     for (request, new, used) in carried {
         limiter.charge_consumed(&request, new, used, now).await;
     }
-}
-
-/// Compares overrides that this node has set with the database, and applies those that another node has replaced since.
-pub(super) async fn verify_overrides(
-    sync: &ConfigSync,
-    limiter: &ServiceLimiter,
-    database: &Database,
-) -> Result<(), DatabaseError> {
-    for (key, requested) in sync.overrides.unverified() {
-        let (user, endpoint) = (&*key.0, &*key.1);
-        let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
-        let stored = database.get(&id).await?.as_ref().and_then(override_of);
-        let rules = limiter.rules();
-        let in_force = rules.overrides().get(user, endpoint).map(|set| &set.limit);
-        if in_force != stored.as_ref().map(|set| &set.limit) {
-            let removed = if stored.is_none() { vec![(user, endpoint)] } else { Vec::new() };
-            limiter.update_overrides(|overrides| overrides.changed(stored.as_slice(), &removed));
-        }
-        sync.overrides.verified(&key, requested);
-    }
-    Ok(())
 }
 
 fn override_of(stored: &StoredItem) -> Option<Override> {
@@ -240,7 +229,8 @@ fn request_of(set: &Override) -> Option<Request<'_>> {
     Some(Request { user: Some(Id::parse(&set.user).ok()?), ..Request::new(endpoint) })
 }
 
-/// Compiles the rules of the file and the database. `None` keeps the rules in force; the initial load uses the valid part.
+/// Compiles the rules of the file and the database. Invalid rules keep the last valid ones in force (`None`), which a full load
+/// compiles again with the normalization of its items; the initial load uses the valid part.
 fn compile(sync: &ConfigSync, sources: &mut RuleSources, is_full_load: bool) -> Option<RuleSet> {
     match sources.compile() {
         Ok(set) => {
@@ -256,8 +246,7 @@ fn compile(sync: &ConfigSync, sources: &mut RuleSources, is_full_load: bool) -> 
             }
             let reason = problems.to_string().replace('\n', "; ");
             sync.update_state(|state| state.rules_error = Some(reason.clone()));
-            let is_initial = is_full_load && sync.version() == 0;
-            if is_initial { sources.compile_valid_part() } else { None }
+            if is_full_load { sources.compile_last_valid(sync.version() == 0) } else { None }
         }
     }
 }

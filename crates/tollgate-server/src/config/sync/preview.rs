@@ -8,7 +8,7 @@ use tollgate_stores::sql::{Item, ItemId, ItemWrite};
 
 use super::{ConfigSync, items};
 
-/// The rule set in force, and the one after these changes, with overrides and accounts.
+/// The rule set after these changes, with overrides and accounts.
 ///
 /// # Errors
 /// When the rules would be invalid.
@@ -16,8 +16,7 @@ pub(crate) fn preview(
     sync: &ConfigSync,
     in_force: &RuleSet,
     writes: &[ItemWrite],
-) -> Result<(RuleSet, RuleSet), Problems> {
-    let current = in_force.with_overrides(Arc::clone(in_force.overrides()));
+) -> Result<RuleSet, Problems> {
     let changes_rules = writes.iter().any(|write| {
         matches!(
             write,
@@ -25,11 +24,7 @@ pub(crate) fn preview(
                 | ItemWrite::Delete(ItemId::Rule(_) | ItemId::Tier(_))
         )
     });
-    let rules = if changes_rules {
-        sync.compile_with(writes)?
-    } else {
-        in_force.with_overrides(Arc::clone(in_force.overrides()))
-    };
+    let rules = if changes_rules { sync.rules().compile_with(writes)? } else { in_force.clone() };
     let (mut overrides, mut accounts) = (Arc::clone(in_force.overrides()), in_force.accounts().edit());
     for write in writes {
         match write {
@@ -44,6 +39,5 @@ pub(crate) fn preview(
             ItemWrite::Delete(id) => drop(items::remove(&mut accounts, id)),
         }
     }
-    let changed = rules.with_overrides(overrides).with_accounts(Arc::new(accounts.finish()));
-    Ok((current, changed))
+    Ok(rules.with_overrides(overrides).with_accounts(Arc::new(accounts.finish())))
 }

@@ -12,7 +12,7 @@ use tollgate_stores::sql::{AuditEntry, AuditEvent, AuditFilter, Database, Databa
 use tracing::info;
 
 use super::ConfigSync;
-use crate::counters::ServiceLimiter;
+use crate::ServiceLimiter;
 
 /// The action of the audit event of a reset.
 pub(crate) const ACTION: &str = "reset";

@@ -1,6 +1,7 @@
 //! The two sources of the rule set: the settings file and the database.
 
 use tollgate::config::Problems;
+use tollgate::identity::Normalization;
 use tollgate::{Rule, RuleSet};
 use tollgate_stores::sql::ItemWrite;
 
@@ -14,11 +15,29 @@ pub(crate) struct RuleSources {
     pub(super) database: DatabaseRules,
     /// The last rules of the database that were valid together with the file. These are in force.
     pub(super) last_valid: DatabaseRules,
+    /// The normalization that the accounts and overrides in force were loaded with; `None` before they are. Requests are
+    /// normalized with it until they are loaded again: with another one, stored blocks would not match.
+    pub(super) normalization: Option<Normalization>,
 }
 
 impl RuleSources {
     pub(super) fn new(file: FileRules) -> Self {
-        RuleSources { file, database: DatabaseRules::default(), last_valid: DatabaseRules::default() }
+        RuleSources {
+            file,
+            database: DatabaseRules::default(),
+            last_valid: DatabaseRules::default(),
+            normalization: None,
+        }
+    }
+
+    /// The normalization of the settings file, with which items must be loaded.
+    pub(super) fn file_normalization(&self) -> &Normalization {
+        &self.file.normalization
+    }
+
+    /// Whether the items in force were loaded with another normalization than that of the settings file.
+    pub(super) fn normalization_changed(&self) -> bool {
+        self.normalization.as_ref().is_some_and(|loaded| *loaded != self.file.normalization)
     }
 
     /// Compiles the rule set of both sources.
@@ -26,15 +45,22 @@ impl RuleSources {
     /// # Errors
     /// Everything that is wrong with it. The last valid rules stay.
     pub(super) fn compile(&mut self) -> Result<RuleSet, Problems> {
-        let set = self.database.compile(&self.file)?;
+        let set = self.normalized(&self.file, &self.database)?;
         self.last_valid = self.database.clone();
         Ok(set)
     }
 
-    /// Compiles those database rules that are valid beside the file, for a start without a last valid set.
-    pub(super) fn compile_valid_part(&mut self) -> Option<RuleSet> {
-        self.last_valid = self.database.valid_part(&self.file);
-        self.last_valid.compile(&self.file).ok()
+    /// Compiles the last valid rules again; `is_initial` uses those database rules that are valid beside the file.
+    pub(super) fn compile_last_valid(&mut self, is_initial: bool) -> Option<RuleSet> {
+        if is_initial {
+            self.last_valid = self.database.valid_part(&self.file);
+        }
+        self.normalized(&self.file, &self.last_valid).ok()
+    }
+
+    fn normalized(&self, file: &FileRules, database: &DatabaseRules) -> Result<RuleSet, Problems> {
+        let normalization = self.normalization.as_ref().unwrap_or(&file.normalization);
+        Ok(database.compile(file)?.with_normalization(normalization.clone()))
     }
 
     /// The rule set after these changes. If the rules conflict already, deletions are allowed: the result is then the set that
@@ -42,7 +68,7 @@ impl RuleSources {
     ///
     /// # Errors
     /// Everything that is wrong: invalid fields of rules and tiers, and names that the file defines too.
-    pub(super) fn compile_with<'w>(
+    pub(crate) fn compile_with<'w>(
         &self,
         changes: impl IntoIterator<Item = &'w ItemWrite>,
     ) -> Result<RuleSet, Problems> {
@@ -51,9 +77,9 @@ impl RuleSources {
             only_deletes &= matches!(change, ItemWrite::Delete(_));
             database.write(change);
         }
-        match database.compile(&self.file) {
+        match self.normalized(&self.file, &database) {
             Err(_) if only_deletes && self.database.compile(&self.file).is_err() => {
-                self.last_valid.compile(&self.file)
+                self.normalized(&self.file, &self.last_valid)
             }
             compiled => compiled,
         }
@@ -69,10 +95,10 @@ impl RuleSources {
         file: FileRules,
         had_error: bool,
     ) -> Result<(RuleSet, bool), Problems> {
-        let (set, is_valid) = match self.database.compile(&file) {
+        let (set, is_valid) = match self.normalized(&file, &self.database) {
             Ok(set) => (set, true),
             Err(problems) if !had_error => return Err(problems),
-            Err(_) => (self.last_valid.compile(&file)?, false),
+            Err(_) => (self.normalized(&file, &self.last_valid)?, false),
         };
         if is_valid {
             self.last_valid = self.database.clone();
@@ -81,14 +107,24 @@ impl RuleSources {
         Ok((set, is_valid))
     }
 
-    /// The rules of the file that apply beside those of the database.
-    pub(crate) fn file_rules(&self) -> Vec<Rule> {
-        self.file.beside(|name| self.database.contains(name)).cloned().collect()
+    /// The rules of the file that apply beside those of the database, each with its source: `file` or `built-in`.
+    pub(crate) fn file_rules(&self) -> Vec<(Rule, &'static str)> {
+        let source = |rule: &Rule| if self.file.is_built_in(&rule.name) { "built-in" } else { "file" };
+        self.database.file_rules(&self.file).map(|rule| (rule.clone(), source(rule))).collect()
     }
 
-    /// The source of [`file_rules`](Self::file_rules): `file`, or `built-in` if nothing is configured.
-    pub(crate) fn file_source(&self) -> &'static str {
-        if self.file.is_built_in() { "built-in" } else { "file" }
+    /// Whether these changes end the built-in default, and no rule limits every client afterwards.
+    pub(crate) fn leaves_clients_unlimited<'w>(
+        &self,
+        changes: impl IntoIterator<Item = &'w ItemWrite>,
+    ) -> bool {
+        let had_default = self.database.file_rules(&self.file).any(|rule| self.file.is_built_in(&rule.name));
+        if !had_default {
+            return false;
+        }
+        let mut database = self.database.clone();
+        changes.into_iter().for_each(|change| database.write(change));
+        database.enforces() && !database.limits_every_client()
     }
 
     /// The file that defines a rule of this name, if the database does not define it as well. A rule that both define can be

@@ -9,15 +9,11 @@ use tollgate::rules::overrides::Overrides;
 use tollgate_stores::sql::{ChangeListener, Changes, Database, DatabaseError, Engine, KeySecretCheck};
 use tracing::{error, info, warn};
 
-use super::apply::{ItemState, apply_changes, load, put_in_force, verify_overrides};
-use super::snapshot::{self, Configuration};
-use super::{ConfigSync, SECRET_DIFFERS, Source, resets};
+use super::apply::{Configuration, ItemState, apply_changes, load, put_in_force};
+use super::snapshot::{self, Head};
+use super::{ConfigSync, SECRET_DIFFERS, Source, SyncParts, resets};
 use crate::config::normalize;
 use crate::config::reload::ReloadHandle;
-use crate::counters::ServiceLimiter;
-use crate::runtime::clock::Clock;
-use crate::runtime::data_dir::DataDir;
-use crate::runtime::data_dir::persistence_status::PersistenceStatus;
 
 /// How long a start waits for a database server before it uses the snapshot.
 const SERVER_LOAD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -34,22 +30,12 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Resets that are read back after a gap.
 const RESETS_MAX: u32 = 1_000;
 
-/// The parts of the service that config sync works with.
-#[derive(Clone)]
-pub(crate) struct SyncParts {
-    pub(crate) sync: Arc<ConfigSync>,
-    pub(crate) limiter: Arc<ServiceLimiter>,
-    pub(crate) clock: Clock,
-    pub(crate) data_dir: Arc<DataDir>,
-    pub(crate) persistence_status: Arc<PersistenceStatus>,
-}
-
 /// Keeps this node in sync for as long as the service runs. `reload` is retried when the rules of the database change.
 pub(crate) async fn run(parts: SyncParts, reload: ReloadHandle) {
     let saved_at = parts.data_dir.counters_saved_at();
     let previous = PreviousRun {
         counters_saved_at: saved_at.unwrap_or_else(|| parts.clock.now().as_micros()),
-        version: parts.data_dir.configuration_version(&parts.sync.sql.describe()),
+        version: snapshot::saved_version(&parts.data_dir, &parts.sync.sql.describe()),
     };
     let mut task = SyncTask {
         parts,
@@ -128,12 +114,12 @@ impl SyncTask {
 
     /// Puts the snapshot in force.
     async fn load_snapshot(&self, reason: &'static str) {
-        let SyncParts { sync, limiter, clock, data_dir, .. } = &self.parts;
+        let SyncParts { sync, limiter, data_dir, .. } = &self.parts;
         let (data_dir, database) = (Arc::clone(data_dir), sync.sql.describe());
-        let read = tokio::task::spawn_blocking(move || data_dir.load_configuration(&database)).await;
+        let read = tokio::task::spawn_blocking(move || snapshot::load(&data_dir, &database)).await;
         if let Some(configuration) = read.ok().flatten() {
             let version = configuration.version;
-            put_in_force(sync, limiter, clock.now(), configuration, Source::Snapshot);
+            put_in_force(sync, limiter, configuration, Source::Snapshot);
             warn!(
                 version,
                 reason, "serving without the database: the last valid configuration on disk is in force"
@@ -148,11 +134,11 @@ impl SyncTask {
     }
 
     async fn begin(&mut self, database: &Database, configuration: Configuration) {
-        let SyncParts { sync, limiter, clock, .. } = &self.parts;
+        let SyncParts { sync, limiter, .. } = &self.parts;
         let version = configuration.version;
         let (users, keys) = (configuration.accounts.users(), configuration.accounts.keys());
         warn_if_older(version, self.previous.version);
-        put_in_force(sync, limiter, clock.now(), configuration, Source::Database);
+        put_in_force(sync, limiter, configuration, Source::Database);
         info!(version, users, keys, database = %sync.sql.describe(), "the configuration of the database is in force");
         self.replay_missed_resets(database).await;
         sync.database.store(Some(Arc::new(database.clone())));
@@ -234,7 +220,7 @@ impl SyncTask {
         let SyncParts { sync, limiter, clock, .. } = &self.parts;
         let changes = tokio::time::timeout(POLL_TIMEOUT, database.changes_since(sync.version())).await;
         match changes.map_err(|_| PollError::Timeout)?? {
-            _ if self.normalization_changed() => self.reload_all(database).await?,
+            _ if sync.rules().normalization_changed() => self.reload_all(database).await?,
             Changes::Changed { items, .. } if self.has_other_ids(&items) => self.reload_all(database).await?,
             Changes::Unchanged => {}
             Changes::Changed { version, items, events } => {
@@ -247,13 +233,7 @@ impl SyncTask {
             }
             Changes::ReloadRequired => self.reload_all(database).await?,
         }
-        let verified = tokio::time::timeout(POLL_TIMEOUT, verify_overrides(sync, limiter, database)).await;
-        Ok(verified.map_err(|_| PollError::Timeout)??)
-    }
-
-    /// Whether the accounts in force were built with other `[identity]` settings.
-    fn normalization_changed(&self) -> bool {
-        **self.parts.sync.normalization.load() != *self.parts.limiter.rules().normalization()
+        Ok(())
     }
 
     /// Whether several items may apply to the same client, so that the changed ones alone do not determine what is in force.
@@ -265,16 +245,16 @@ impl SyncTask {
 
     /// Loads and applies the whole configuration, then replays the resets that were skipped with it.
     async fn reload_all(&self, database: &Database) -> Result<(), PollError> {
-        let SyncParts { sync, limiter, clock, .. } = &self.parts;
+        let SyncParts { sync, limiter, .. } = &self.parts;
         let previous = sync.version();
-        let normalization = limiter.rules().normalization().clone();
+        let normalization = sync.rules().file_normalization().clone();
         let configuration = load(database, &normalization).await?;
         let version = configuration.version;
         // Read first: once the new version is in force, an error would lose them.
         let resets = resets::latest(database, RESETS_MAX).await?;
         info!(version, "reloaded the whole configuration");
         warn_if_older(version, Some(previous));
-        put_in_force(sync, limiter, clock.now(), configuration, Source::Database);
+        put_in_force(sync, limiter, configuration, Source::Database);
         self.reload.retry_after_conflict().await;
         for entry in resets.iter().filter(|entry| entry.version > previous && entry.version <= version) {
             self.replay_reset(entry).await;
@@ -298,22 +278,15 @@ impl SyncTask {
 
 /// Saves the configuration in force to disk. Returns whether it worked.
 pub(super) async fn save_snapshot(parts: &SyncParts) -> bool {
-    let parts = parts.clone();
+    let SyncParts { sync, limiter, data_dir, .. } = parts.clone();
     let saved = tokio::task::spawn_blocking(move || {
-        let SyncParts { sync, limiter, data_dir, persistence_status, .. } = &parts;
         let rules = sync.rules.lock().last_valid.clone();
         let (version, in_force) = (sync.version(), limiter.rules());
         let none = Overrides::default();
         let overrides = if sync.stores_overrides { in_force.overrides().as_ref() } else { &none };
         let database = sync.sql.describe();
-        let saved = data_dir.save_configuration(|file| {
-            snapshot::write(&database, version, &rules, overrides, in_force.accounts(), file)
-        });
-        if saved.is_err() {
-            sync.snapshot_failures.fetch_add(1, Ordering::Relaxed);
-        }
-        persistence_status.record_configuration(&saved);
-        saved.is_ok()
+        let head = Head::new(database, version, &rules, overrides, in_force.normalization().clone());
+        data_dir.save_configuration(|file| snapshot::write(&head, in_force.accounts(), file)).is_ok()
     });
     saved.await.unwrap_or(false)
 }
@@ -322,7 +295,7 @@ async fn connect_and_load(parts: &SyncParts) -> Result<(Database, Configuration)
     let database = Database::connect(parts.sync.sql.clone()).await?;
     database.migrate().await?;
     parts.sync.update_state(|state| state.is_loading = true);
-    let normalization = parts.limiter.rules().normalization().clone();
+    let normalization = parts.sync.rules().file_normalization().clone();
     let loaded = load(&database, &normalization).await;
     parts.sync.update_state(|state| state.is_loading = false);
     Ok((database, loaded?))

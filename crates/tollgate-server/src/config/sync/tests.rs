@@ -1,10 +1,12 @@
 use serde_json::json;
-use tollgate::{Endpoint, Id, MemoryCounters, Request, Seed, Timestamp};
-use tollgate_stores::sql::{Item, ItemEdit, ItemId, Precondition, RuleItem, StoredItem, UserEndpointLimit};
+use tollgate::{Answer, Endpoint, Id, Request};
+use tollgate_stores::sql::{
+    BlockItem, BlockKind, Item, ItemEdit, ItemId, ItemWrite, Precondition, RuleItem, StoredItem,
+    UserEndpointLimit,
+};
 
 use super::*;
-use crate::app::{App, Secrets};
-use crate::runtime::clock::Clock;
+use crate::app::App;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -22,12 +24,12 @@ fn put(name: &str) -> ItemWrite {
 #[test]
 fn compile_with_changes_nothing() {
     let sync = sync("[[rules]]\nname = \"mine\"\naction = \"allow\"");
-    let set = sync.compile_with(&[put("other")]).unwrap();
+    let set = sync.rules().compile_with(&[put("other")]).unwrap();
     assert_eq!(set.rules().len(), 2);
     assert!(!sync.rules().last_valid.contains("other"));
-    let error = sync.compile_with(&[put("mine")]).unwrap_err().to_string();
+    let error = sync.rules().compile_with(&[put("mine")]).unwrap_err().to_string();
     assert!(error.contains("\"mine\""), "{error}");
-    assert_eq!(sync.compile_with(&[]).unwrap().rules().len(), 1);
+    assert_eq!(sync.rules().compile_with(&[]).unwrap().rules().len(), 2, "with the built-in default");
 }
 
 #[test]
@@ -37,7 +39,7 @@ fn no_keys_are_created_with_another_secret() {
     assert_eq!(crate::auth::api_keys::id_of(key.reveal()), Some(key.id()));
     assert_eq!(sync.new_secret(key.id()).unwrap().id(), key.id());
     sync.update_state(|state| state.secret_differs = true);
-    assert_eq!(sync.new_key().unwrap_err().code(), Code::Conflict);
+    assert_eq!(sync.new_key().unwrap_err(), SyncError::SecretDiffers);
 }
 
 #[test]
@@ -85,25 +87,13 @@ fn conflicting_rules_can_be_deleted_one_by_one() {
         assert_eq!(sync.rules().file_of(name), None, "the database defines it too");
     }
     assert!(sync.rules().file_of("c").is_some());
-    assert_eq!(sync.compile_with(&[delete("a")]).unwrap().rules().len(), 3, "the rules in force stay");
-    assert!(sync.compile_with(&[put("d")]).is_err());
-    assert!(sync.compile_with(&[delete("a"), delete("b")]).is_ok());
-}
-
-#[test]
-fn override_is_in_progress_until_the_guard_is_dropped() {
-    let sync = sync("");
-    let guard = sync.begin_override("alice", "/x");
-    assert!(sync.overrides.is_in_progress("alice", "/x") && !sync.overrides.is_in_progress("alice", "/y"));
-    drop(guard);
-    assert!(!sync.overrides.is_in_progress("alice", "/x"));
-}
-
-fn app(text: &str) -> Arc<App> {
-    let settings = Settings::from_toml(text).unwrap();
-    let counters = Counters::Memory(MemoryCounters::default());
-    let secrets = Secrets { admin_key: "key", key_secret: KeySecret::new(SECRET) };
-    App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
+    assert_eq!(
+        sync.rules().compile_with(&[delete("a")]).unwrap().rules().len(),
+        4,
+        "the rules in force stay, with the built-in default"
+    );
+    assert!(sync.rules().compile_with(&[put("d")]).is_err());
+    assert!(sync.rules().compile_with(&[delete("a"), delete("b")]).is_ok());
 }
 
 fn stored(version: u64, item: Item) -> StoredItem {
@@ -116,7 +106,7 @@ async fn apply_changes(app: &App, version: u64, changed: &[apply::ItemState]) {
 
 #[test]
 fn concurrent_reload_and_database_change_both_apply() {
-    let app = app("default_limit = 1000");
+    let app = App::for_tests("default_limit = 1000");
     for round in 1..=300_u32 {
         let file = format!("default_limit = {round}");
         std::thread::scope(|threads| {
@@ -137,12 +127,40 @@ fn concurrent_reload_and_database_change_both_apply() {
 }
 
 #[tokio::test]
-async fn unreachable_database_is_distinguished_from_a_broken_one() {
-    let unreachable = Database::open("postgres://u@127.0.0.1:1/nobody-listens").await.unwrap_err();
-    assert!(failed(&unreachable).message().contains("is unreachable"), "{unreachable}");
-    let broken = failed(&DatabaseError::Corrupt { what: "api_keys" });
-    assert_eq!(broken.code(), Code::ServiceUnavailable);
-    assert!(broken.message().contains("log has the reason"), "{}", broken.message());
+async fn block_never_lapses_when_normalization_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("gate.db").display());
+    let database = Database::open(&url).await.unwrap();
+    database.migrate().await.unwrap();
+    let (kind, subject) = (BlockKind::Login, "Alice".to_owned());
+    let block = Item::Block(BlockItem { kind, subject, reason: String::new(), until_micros: None });
+    let edit = ItemEdit { write: ItemWrite::Put(block), precondition: Precondition::None };
+    database.change("test", 1, &[edit]).await.unwrap();
+
+    let app = App::for_tests("");
+    let blocked = async |login: &str| {
+        let endpoint = Endpoint::parse("/x").unwrap();
+        let request = Request { login: Some(Id::parse(login).unwrap()), ..Request::new(endpoint) };
+        app.limiter().check(&request, app.now()).await.answer == Answer::Block
+    };
+    let load = async || {
+        let normalization = app.config_sync().rules().file_normalization().clone();
+        let loaded = apply::load(&database, &normalization).await.unwrap();
+        apply::put_in_force(app.config_sync(), app.limiter(), loaded, Source::Database);
+    };
+    load().await;
+    let mut other_is_blocked = false;
+    assert!(blocked("Alice").await && !blocked("ALICE").await);
+    for file in ["[identity]\nnormalize = { login = \"casefold\" }", "default_limit = 5"] {
+        app.apply(&Settings::from_toml(file).unwrap()).unwrap();
+        assert!(app.config_sync().rules().normalization_changed());
+        assert!(blocked("Alice").await, "until the items are loaded again: {file}");
+        assert_eq!(blocked("ALICE").await, other_is_blocked, "{file}");
+        load().await;
+        other_is_blocked = !other_is_blocked;
+        assert!(blocked("Alice").await, "{file}");
+        assert_eq!(blocked("ALICE").await, other_is_blocked, "{file}");
+    }
 }
 
 fn limit(user: &str, requests: u32) -> UserEndpointLimit {
@@ -158,7 +176,7 @@ fn limit(user: &str, requests: u32) -> UserEndpointLimit {
 
 #[tokio::test]
 async fn thousands_of_overrides_apply_at_once_and_store_usage() {
-    let app = app("default_limit = 100\ndefault_window = \"1h\"");
+    let app = App::for_tests("default_limit = 100\ndefault_window = \"1h\"");
     let users: Vec<String> = (0..10_000).map(|number| format!("user-{number}")).collect();
     let request = |user: &'static str| {
         let endpoint = Endpoint::parse("/x").unwrap();
@@ -178,38 +196,4 @@ async fn thousands_of_overrides_apply_at_once_and_store_usage() {
     let deleted: Vec<_> = changed.iter().skip(1).map(|(id, _)| (id.clone(), None)).collect();
     apply_changes(&app, 2, &deleted).await;
     assert_eq!(app.limiter().rules().overrides().len(), 1);
-}
-
-#[tokio::test]
-async fn late_override_does_not_replace_a_later_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("sqlite://{}", folder.path().join("gate.db").display());
-    let database = Database::open(&url).await.unwrap();
-    database.migrate().await.unwrap();
-    let app = app("");
-    let (sync, limiter) = (app.config_sync(), app.limiter());
-    let in_force = || {
-        let rules = limiter.rules();
-        rules.overrides().get("alice", "/x").map(|set| set.limit.limit.requests())
-    };
-    // This node's override was stored first and is applied last.
-    let apply_late = || {
-        let late = limit("alice", 5).to_override(Timestamp::from_secs(1)).unwrap();
-        limiter.update_overrides(|overrides| overrides.with(late.clone()));
-        sync.verify_override("alice", "/x");
-    };
-    let item = || Item::Limit(limit("alice", 6));
-    for (write, expected) in [(ItemWrite::Put(item()), Some(6)), (ItemWrite::Delete(item().id()), None)] {
-        let edit = ItemEdit { write, precondition: Precondition::None };
-        database.change("test", 1, &[edit]).await.unwrap();
-        apply_late();
-        assert_eq!(in_force(), Some(5));
-        apply::verify_overrides(sync, limiter, &database).await.unwrap();
-        assert_eq!(in_force(), expected);
-        assert!(sync.overrides.unverified().is_empty());
-    }
-    apply_late();
-    database.close().await;
-    assert!(apply::verify_overrides(sync, limiter, &database).await.is_err());
-    assert_eq!(sync.overrides.unverified().len(), 1, "retried later");
 }

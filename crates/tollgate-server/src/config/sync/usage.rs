@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use super::task::{SyncParts, save_snapshot};
+use super::SyncParts;
+use super::task::save_snapshot;
 
 /// How often usage is added to the database.
 const FLUSH_EVERY: Duration = Duration::from_secs(10);
@@ -42,8 +43,7 @@ async fn flush(parts: &SyncParts) -> bool {
     let Ok(database) = parts.sync.database() else { return false };
     let mut flusher = parts.sync.flusher.lock().await;
     let is_stored = flusher.flush(&parts.limiter.records().usage, &database).await;
-    if is_stored && flusher.has_loaded_file() {
-        flusher.forget_loaded_file();
+    if is_stored && std::mem::take(&mut flusher.has_loaded_file) {
         let data_dir = Arc::clone(&parts.data_dir);
         let _ = tokio::task::spawn_blocking(move || data_dir.store_usage(None)).await;
     }

@@ -9,37 +9,27 @@ use crate::http::routes::Route;
 
 const ENVELOPE: &str = "#/components/schemas/ErrorEnvelope";
 const DRY_RUN: &str = "#/components/schemas/DryRunResponse";
-/// Request bodies that name a client.
-const CLIENTS: [&str; 2] = ["#/components/schemas/CheckBody", "#/components/schemas/ResetBody"];
+/// The request body that names a client.
+const CLIENT: &str = "#/components/schemas/CheckBody";
 /// Response bodies that come with rate limit headers.
 const DECISIONS: [&str; 2] = ["#/components/schemas/DecisionBody", "#/components/schemas/StatusBody"];
 
 /// Response headers: name, type, description. Only the first is always present.
-const HEADERS: [(&str, &str, &str); 16] = [
+const HEADERS: [(&str, &str, &str); 14] = [
     ("X-Request-Id", "string", "Id of the request in the logs: from the request, or generated."),
     ("X-RateLimit-Limit", "string", "Requests per window of the deciding limit."),
     ("X-RateLimit-Remaining", "integer", "Requests that would be admitted now."),
     ("X-RateLimit-Reset", "integer", "Time at which the limit is fully restored, in Unix seconds."),
     ("X-RateLimit-Strategy", "string", "Algorithm of the deciding limit."),
-    ("RateLimit-Limit", "string", "Requests per window; only if configured in `server.headers`."),
-    (
-        "RateLimit-Remaining",
-        "integer",
-        "Requests that would be admitted now; only if configured in `server.headers`.",
-    ),
-    (
-        "RateLimit-Reset",
-        "integer",
-        "Seconds until the limit is fully restored; only if configured in `server.headers`.",
-    ),
-    ("RateLimit-Policy", "string", "Every applicable limit; only if configured in `server.headers`."),
-    ("RateLimit", "string", "Remaining requests of each limit; only if configured in `server.headers`."),
+    ("RateLimit-Limit", "string", "Requests per window; if `server.headers` has it."),
+    ("RateLimit-Remaining", "integer", "Requests that would be admitted now; if `server.headers` has it."),
+    ("RateLimit-Reset", "integer", "Seconds until the limit is fully restored; if `server.headers` has it."),
+    ("RateLimit-Policy", "string", "Every applicable limit; if `server.headers` has it."),
+    ("RateLimit", "string", "Remaining requests of each limit; if `server.headers` has it."),
     ("Retry-After", "integer", "Seconds until a retry can succeed; absent if it never can."),
     ("ETag", "string", "Version, for `If-Match` and `If-None-Match`."),
     ("Location", "string", "Path of the new item."),
     ("WWW-Authenticate", "string", "`Bearer`."),
-    ("Deprecation", "string", "Date since which the route is deprecated."),
-    ("Sunset", "string", "Date of removal."),
 ];
 
 /// The header components that responses refer to.
@@ -56,14 +46,11 @@ pub(crate) fn headers() -> Value {
 
 /// Adds what the route table says to the description of one operation.
 pub(crate) fn complete(operation: &mut Map<String, Value>, route: &Route, schemas: &Value) {
-    name(operation, route);
+    operation.insert("tags".to_owned(), json!([tag(route)]));
     remove_duplicate_parameters(operation);
     add_dry_run(operation, schemas);
     add_errors(operation, route);
     add_preconditions(operation, route);
-    if route.deprecated.is_some() {
-        operation.insert("deprecated".to_owned(), json!(true));
-    }
     let has_version =
         has_status(operation, "304") || has_status(operation, "412") || has_status(operation, "201");
     for (status, response) in responses(operation) {
@@ -71,24 +58,10 @@ pub(crate) fn complete(operation: &mut Map<String, Value>, route: &Route, schema
     }
 }
 
-/// Sets the tag and a unique operation id, which client generators need.
-fn name(operation: &mut Map<String, Value>, route: &Route) {
-    let (group, rest) = match route.path.strip_prefix("/v1/").and_then(|path| path.split_once('/')) {
-        Some(("admin", rest)) => (rest.split('/').next().unwrap_or(rest), rest),
-        Some((group, rest)) => (group, rest),
-        None => ("service", ""),
-    };
-    operation.insert("tags".to_owned(), json!([group]));
-    let kind = rest.split('/').next().unwrap_or(rest);
-    let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default();
-    let id = match id {
-        "list" => format!("list_{kind}"),
-        "create" | "read" | "write" | "put" | "delete" | "rotate" | "revoke" => {
-            format!("{id}_{}", kind.strip_suffix('s').unwrap_or(kind))
-        }
-        id => id.to_owned(),
-    };
-    operation.insert("operationId".to_owned(), json!(id));
+/// The group of a route: `rate-limit`, a kind of `/v1/admin`, or `service`.
+fn tag(route: &Route) -> &'static str {
+    let Some(path) = route.path.strip_prefix("/v1/") else { return "service" };
+    path.strip_prefix("admin/").unwrap_or(path).split('/').next().unwrap_or(path)
 }
 
 /// Removes query parameters that the path already contains; sent twice, they are rejected.
@@ -120,41 +93,28 @@ fn add_dry_run(operation: &mut Map<String, Value>, schemas: &Value) {
 fn add_errors(operation: &mut Map<String, Value>, route: &Route) {
     let takes_any = operation.get("parameters").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
     let has_body = operation.contains_key("requestBody");
-    let mut errors = vec![("500", "Internal error; the log has the request id.".to_owned())];
+    let mut errors = vec![("500", "Internal error; the log has the request id.")];
     if takes_any || has_body {
-        errors.push(("400", "A parameter or field is invalid; nothing was changed.".to_owned()));
+        errors.push(("400", "A parameter or field is invalid; nothing was changed."));
     }
     if has_status(operation, "412") {
-        errors.push(("409", "The change conflicts with the configuration.".to_owned()));
+        errors.push(("409", "The change conflicts with the configuration."));
     }
     if has_body {
-        errors.push(("408", "The body did not arrive in time.".to_owned()));
-        errors.push(("413", "The body is too large.".to_owned()));
-        errors.push(("415", "The content type is not supported.".to_owned()));
+        errors.push(("408", "The body did not arrive in time."));
+        errors.push(("413", "The body is too large."));
+        errors.push(("415", "The content type is not supported."));
     }
-    let scope = match route.access {
-        Access::Anyone => None,
-        Access::OpenScope(scope) => {
-            errors
-                .push(("401", "The key is invalid, or missing while `auth.open_checks` is off.".to_owned()));
-            Some(scope)
-        }
-        Access::Keyed(scope) => {
-            errors.push(("401", "The key is missing or invalid.".to_owned()));
-            Some(scope)
-        }
-    };
-    if let Some(scope) = scope {
-        let scope = scope.as_str();
-        errors.push(("403", format!("The key lacks the scope `{scope}`, or belongs to another tenant.")));
-        let throttled = "Too many invalid keys from this address, or too many requests of this caller.";
-        errors.push(("429", throttled.to_owned()));
-        errors.push(("503", "A required store is unreachable.".to_owned()));
+    if route.access != Access::Anyone {
+        errors.push(("401", "The key is invalid, or missing while `auth.open_checks` is off."));
+        errors.push(("403", "The key lacks the scope of the route, or belongs to another tenant."));
+        errors.push(("429", "Too many invalid keys from this address, or too many requests of this caller."));
+        errors.push(("503", "A required store is unreachable."));
     }
     let names_a_client = names_a_client(operation);
     let Some(Value::Object(responses)) = operation.get_mut("responses") else { return };
     for (status, about) in errors {
-        add_answer(responses, status, &about, ENVELOPE);
+        add_answer(responses, status, about, ENVELOPE);
     }
     if names_a_client {
         add_answer(responses, "403", "The client's key is invalid (decision).", DECISIONS[0]);
@@ -165,8 +125,7 @@ fn add_errors(operation: &mut Map<String, Value>, route: &Route) {
 fn names_a_client(operation: &Map<String, Value>) -> bool {
     let body =
         operation.get("requestBody").and_then(|body| body.pointer("/content/application~1json/schema/$ref"));
-    has_parameter(operation, "api_key")
-        || body.and_then(Value::as_str).is_some_and(|body| CLIENTS.contains(&body))
+    has_parameter(operation, "api_key") || body.and_then(Value::as_str).is_some_and(|body| body == CLIENT)
 }
 
 fn add_answer(responses: &mut Map<String, Value>, status: &str, about: &str, reference: &str) {
@@ -212,7 +171,6 @@ fn add_headers(status: &str, response: &mut Value, route: &Route, has_version: b
         "ETag" => has_version && matches!(status, "200" | "201" | "304"),
         "Location" => status == "201",
         "WWW-Authenticate" => status == "401",
-        "Deprecation" | "Sunset" => route.deprecated.is_some(),
         _ => is_decision,
     };
     for (name, _, _) in HEADERS.iter().filter(|(name, _, _)| is_present(name)) {
@@ -271,29 +229,6 @@ fn has_parameter(operation: &Map<String, Value>, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::health;
-    use crate::http::routes::{Deprecated, route};
-
-    fn completed(route: &Route, mut operation: Value) -> Value {
-        complete(operation.as_object_mut().unwrap(), route, &json!({}));
-        operation
-    }
-
-    #[test]
-    fn deprecated_routes_are_marked() {
-        let old = route!(GET "/old", Access::Anyone, health::healthz)
-            .deprecated(Deprecated { since: "@1795000000", sunset: "Tue, 16 Nov 2027 00:00:00 GMT" });
-        let operation = json!({ "responses": { "200": { "description": "ok" } } });
-        let described = completed(&old, operation.clone());
-        assert_eq!(described["deprecated"], true);
-        for header in ["Deprecation", "Sunset"] {
-            assert!(described["responses"]["200"]["headers"][header].is_object(), "{header}");
-        }
-        let current = route!(GET "/current", Access::Anyone, health::healthz);
-        let described = completed(&current, operation);
-        assert_eq!(described["deprecated"], Value::Null);
-        assert_eq!(described["responses"]["200"]["headers"]["Sunset"], Value::Null);
-    }
 
     #[test]
     fn unsigned_numbers_have_a_maximum() {

@@ -9,8 +9,7 @@ use crate::admin::view;
 
 /// Adds the five operations of one kind, and their schemas.
 pub(super) fn describe<R: AdminResource>(api: &mut Value) {
-    let Operations { noun, id, list, create, read, put, delete, create_conflict, put_creates } =
-        R::OPERATIONS;
+    let Operations { noun, id, create, put, delete, create_conflict, put_creates } = R::OPERATIONS;
     let plural = view::plural(R::KIND);
     let (input, item) = (add_schema::<R::Input>(api), add_schema::<R::View>(api));
     let page = add_page_schema(api, plural, noun, &item);
@@ -21,57 +20,53 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
         query("dry_run", "boolean", "`true` changes nothing; the response shows what would change.");
     let body = json!({ "required": true, "content": content(&input) });
     let ok = |text: &str| response(text, &item);
+    let written = |text: &str| json!({ "description": text, "content": written_content(&item) });
     let failed = |text: &str| response(text, "ErrorEnvelope");
     let missing = format!("The {noun} does not exist.");
     let not_met =
         format!("The {noun} is not at the version in `If-Match`, or exists despite `If-None-Match: *`.");
     let would_change = response("With `dry_run`: what would change.", "DryRunResponse");
-    let invalid = failed("A field is invalid; nothing was changed.");
-    let unreachable = failed("The database is unreachable.");
 
     let mut replace = json!({
-        "operationId": "put", "summary": put, "parameters": [item_id, dry_run], "requestBody": body,
+        "operationId": format!("put_{noun}"), "summary": put, "parameters": [item_id, dry_run], "requestBody": body,
         "responses": {
-            "200": ok(&format!("The {noun} was replaced; with `dry_run`, what would change.")),
-            "400": invalid, "412": failed(&not_met), "503": unreachable,
+            "200": written(&format!("The {noun} was replaced; with `dry_run`, what would change.")),
+            "412": failed(&not_met),
         },
     });
     if put_creates {
-        replace["responses"]["201"] = ok(&format!("The {noun} was created."));
+        replace["responses"]["201"] = written(&format!("The {noun} was created."));
     } else {
         replace["responses"]["404"] = failed(&missing);
     }
     api["paths"][format!("/v1/admin/{plural}")] = json!({
         "get": {
-            "operationId": "list", "summary": list, "parameters": list_parameters::<R>(),
-            "responses": {
-                "200": response(&format!("A page of {plural}."), &page),
-                "400": failed("A parameter is invalid."), "503": unreachable,
-            },
+            "operationId": format!("list_{plural}"), "summary": format!("Lists {plural} by {}.", R::ID_FIELD), "parameters": list_parameters::<R>(),
+            "responses": { "200": response(&format!("A page of {plural}."), &page) },
         },
         "post": {
-            "operationId": "create", "summary": create, "parameters": [dry_run], "requestBody": body,
+            "operationId": format!("create_{noun}"), "summary": create, "parameters": [dry_run], "requestBody": body,
             "responses": {
-                "201": ok(&format!("The {noun} was created; `Location` is its path.")),
-                "200": would_change, "400": invalid, "409": failed(create_conflict), "503": unreachable,
+                "201": written(&format!("The {noun} was created; `Location` is its path.")),
+                "200": would_change, "409": failed(create_conflict),
             },
         },
     });
     api["paths"][format!("/v1/admin/{plural}/{{{}}}", R::ID_FIELD)] = json!({
         "get": {
-            "operationId": "read", "summary": read, "parameters": [item_id],
+            "operationId": format!("read_{noun}"), "summary": format!("Returns a {noun}."), "parameters": [item_id],
             "responses": {
                 "200": ok(&format!("The {noun}; `ETag` is its version.")),
                 "304": { "description": "The version in `If-None-Match` is current." },
-                "404": failed(&missing), "503": unreachable,
+                "404": failed(&missing),
             },
         },
         "put": replace,
         "delete": {
-            "operationId": "delete", "summary": delete, "parameters": [item_id, dry_run],
+            "operationId": format!("delete_{noun}"), "summary": delete, "parameters": [item_id, dry_run],
             "responses": {
                 "204": { "description": format!("The {noun} was deleted.") },
-                "200": would_change, "404": failed(&missing), "412": failed(&not_met), "503": unreachable,
+                "200": would_change, "404": failed(&missing), "412": failed(&not_met),
             },
         },
     });
@@ -97,6 +92,18 @@ fn response(description: &str, schema: &str) -> Value {
 
 fn content(schema: &str) -> Value {
     json!({ "application/json": { "schema": { "$ref": format!("#/components/schemas/{schema}") } } })
+}
+
+/// An item that was written, with warnings.
+fn written_content(item: &str) -> Value {
+    let warnings = json!({
+        "type": "array", "items": { "type": "string" }, "description": "What may not be as meant; absent if nothing.",
+    });
+    let schema = json!({ "allOf": [
+        { "$ref": format!("#/components/schemas/{item}") },
+        { "type": "object", "properties": { "warnings": warnings } },
+    ] });
+    json!({ "application/json": { "schema": schema } })
 }
 
 /// Adds the schema of a type, and those it refers to. Returns its name.

@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::encoding::{EncodeGaugeValue, EncodeLabelSet};
+use prometheus_client::encoding::EncodeGaugeValue;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
@@ -16,16 +16,8 @@ use super::PREFIX;
 /// The values of one scrape.
 pub(super) struct Collector(Registry);
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ServerLabel {
-    server: String,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct FaultLabel {
-    server: String,
-    fault: &'static str,
-}
+/// Names and values of labels.
+pub(super) type Labels = Vec<(&'static str, String)>;
 
 impl Collector {
     pub(super) fn new() -> Self {
@@ -50,44 +42,25 @@ impl Collector {
         self.gauge(name, help, u32::from(is_set));
     }
 
-    /// Adds a counter per server.
-    pub(super) fn counters_by_server<'a>(
+    /// Adds a counter per label set.
+    pub(super) fn counters(
         &mut self,
         name: &str,
         help: &str,
-        values: impl IntoIterator<Item = (&'a str, u64)>,
+        values: impl IntoIterator<Item = (Labels, u64)>,
     ) {
-        let family = Family::<ServerLabel, Counter>::default();
-        for (server, value) in values {
-            family.get_or_create(&ServerLabel { server: server.to_owned() }).inc_by(value);
+        let family = Family::<Labels, Counter>::default();
+        for (labels, value) in values {
+            family.get_or_create(&labels).inc_by(value);
         }
         self.0.register(name, help, family);
     }
 
-    /// Adds a counter per server and fault.
-    pub(super) fn counters_by_fault<'a>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (&'a str, &'static str, u64)>,
-    ) {
-        let family = Family::<FaultLabel, Counter>::default();
-        for (server, fault, value) in values {
-            family.get_or_create(&FaultLabel { server: server.to_owned(), fault }).inc_by(value);
-        }
-        self.0.register(name, help, family);
-    }
-
-    /// Adds a gauge per server.
-    pub(super) fn gauges_by_server<'a>(
-        &mut self,
-        name: &str,
-        help: &str,
-        values: impl IntoIterator<Item = (&'a str, u64)>,
-    ) {
-        let family = Family::<ServerLabel, Gauge<u64, AtomicU64>>::default();
-        for (server, value) in values {
-            family.get_or_create(&ServerLabel { server: server.to_owned() }).set(value);
+    /// Adds a gauge per label set.
+    pub(super) fn gauges(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, u64)>) {
+        let family = Family::<Labels, Gauge<u64, AtomicU64>>::default();
+        for (labels, value) in values {
+            family.get_or_create(&labels).set(value);
         }
         self.0.register(name, help, family);
     }

@@ -38,5 +38,5 @@ fn collect_configuration(sources: &MetricSources<'_>, collector: &mut Collector)
     collector.gauge("config_api_keys", "API keys", rules.accounts().keys());
     collector.gauge("config_blocks", "Blocks, including expired ones", rules.accounts().blocks());
     let help = "Configuration snapshots that could not be written";
-    collector.counter("config_snapshot_failures", help, sync.snapshot_failures());
+    collector.counter("config_snapshot_failures", help, sources.persistence.configuration.failures());
 }

@@ -16,7 +16,7 @@ pub(super) fn collect(sources: &MetricSources<'_>, collector: &mut Collector) {
     let help = "Batch responses evicted before their idempotency key expired";
     collector.counter("idempotency_evictions", help, sources.idempotency.evicted());
     let help = "Counter snapshots that could not be written";
-    collector.counter("snapshot_failures", help, sources.snapshot_failures);
+    collector.counter("snapshot_failures", help, sources.persistence.counters.failures());
     let help = "Wall clock minus the clock used for decisions";
     collector.gauge("clock_offset_seconds", help, sources.clock.wall_offset());
     collect_connections(sources, collector);
@@ -26,11 +26,11 @@ pub(super) fn collect(sources: &MetricSources<'_>, collector: &mut Collector) {
 fn collect_connections(sources: &MetricSources<'_>, collector: &mut Collector) {
     let stats = sources.connections;
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    collector.gauge("connections", "Open connections", stats.open());
+    collector.gauge("connections", "Open connections", load(&stats.open));
     collector.counter(
         "connections_refused",
         "Connections refused because of a connection limit",
-        stats.refused(),
+        load(&stats.refused),
     );
     let help = "Connections closed by a timeout";
     collector.counter("connections_timed_out", help, load(&stats.timed_out));

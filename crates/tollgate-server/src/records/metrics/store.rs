@@ -3,7 +3,7 @@
 use tollgate::counters::{CounterStore, ReconcileStatus};
 use tollgate_stores::redis::{RedisCounters, ServerInfo, ServerStats};
 
-use super::collector::Collector;
+use super::collector::{Collector, Labels};
 
 /// A server that has left the cluster is no longer exported.
 pub(super) fn collect(redis: &RedisCounters, status: &ReconcileStatus, collector: &mut Collector) {
@@ -39,40 +39,42 @@ fn collect_reconcile(status: &ReconcileStatus, collector: &mut Collector) {
     collector.counter("store_reconcile_untracked", help, status.untracked);
 }
 
+fn label(server: &str) -> Labels {
+    vec![("server", server.to_owned())]
+}
+
 /// What this node observes of each server.
 fn collect_servers(servers: &[ServerStats], unassigned_slot_calls: u64, collector: &mut Collector) {
-    let each =
-        |value: fn(&ServerStats) -> u64| servers.iter().map(move |server| (&*server.server, value(server)));
+    let each = |value: fn(&ServerStats) -> u64| {
+        servers.iter().map(move |server| (label(&server.server), value(server)))
+    };
     let help = "Whether this node is connected to the server";
-    collector.gauges_by_server("store_connected", help, each(|server| server.connected.into()));
+    collector.gauges("store_connected", help, each(|server| server.connected.into()));
     let help = "Whether the circuit breaker of the server is open";
-    collector.gauges_by_server("store_breaker_open", help, each(|server| server.breaker_open.into()));
+    collector.gauges("store_breaker_open", help, each(|server| server.breaker_open.into()));
     let help = "Times the circuit breaker of the server opened";
-    collector.counters_by_server("store_breaker_openings", help, each(|server| server.breaker_openings));
-    collector.counters_by_server("store_calls", "Calls sent to the server", each(|server| server.calls));
-    let help = "Connection attempts to the server";
-    collector.counters_by_server("store_dials", help, each(|server| server.dials));
+    collector.counters("store_breaker_openings", help, each(|server| server.breaker_openings));
+    collector.counters("store_calls", "Calls sent to the server", each(|server| server.calls));
+    collector.counters("store_dials", "Connection attempts to the server", each(|server| server.dials));
     let help = "Failed calls by error code or kind of failure";
-    let faults = servers
-        .iter()
-        .flat_map(|server| server.faults.iter().map(|(fault, count)| (&*server.server, *fault, *count)));
+    let fault = |server: &str, fault: &str, count: u64| {
+        (vec![("server", server.to_owned()), ("fault", fault.to_owned())], count)
+    };
+    let faults = (servers.iter())
+        .flat_map(|server| server.faults.iter().map(|(name, count)| fault(&server.server, name, *count)));
     let unassigned =
-        (unassigned_slot_calls > 0).then_some(("none", "slot_unassigned", unassigned_slot_calls));
-    let faults = faults.chain(unassigned);
-    collector.counters_by_fault("store_faults", help, faults);
+        (unassigned_slot_calls > 0).then(|| fault("none", "slot_unassigned", unassigned_slot_calls));
+    collector.counters("store_faults", help, faults.chain(unassigned));
 }
 
 /// What each server reports by INFO.
 fn collect_server_info(info: &[ServerInfo], collector: &mut Collector) {
-    let each = |value: fn(&ServerInfo) -> u64| info.iter().map(move |info| (&*info.server, value(info)));
+    let each =
+        |value: fn(&ServerInfo) -> u64| info.iter().map(move |info| (label(&info.server), value(info)));
     // Counted by the server: starts from zero when it restarts, as Prometheus expects.
     let help = "Keys evicted by the server: lost counters";
-    collector.counters_by_server("store_evicted_keys", help, each(|info| info.evicted_keys));
-    collector.gauges_by_server(
-        "store_memory_bytes",
-        "Memory used by the server",
-        each(|info| info.used_memory),
-    );
+    collector.counters("store_evicted_keys", help, each(|info| info.evicted_keys));
+    collector.gauges("store_memory_bytes", "Memory used by the server", each(|info| info.used_memory));
     let help = "maxmemory of the server, 0 for no limit";
-    collector.gauges_by_server("store_memory_bytes_max", help, each(|info| info.maxmemory));
+    collector.gauges("store_memory_bytes_max", help, each(|info| info.maxmemory));
 }

@@ -1,9 +1,8 @@
-use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, Seed, Span};
+use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, Seed, Timestamp};
 
 use super::*;
 
 const START: Timestamp = Timestamp::from_secs(1_000_000);
-const GRACE: Span = Span::from_secs(300);
 
 /// A set of `log_only` rules.
 fn rules(names: &[&str]) -> RuleSet {
@@ -36,42 +35,27 @@ fn check(limiter: &Limiter<MemoryCounters, Metrics>) {
 }
 
 #[test]
-fn series_of_a_removed_rule_are_dropped_after_a_grace_period() {
+fn series_of_a_removed_rule_are_dropped() {
     let limiter = limiter(&["old"]);
     (0..3).for_each(|_| check(&limiter));
     let metrics = limiter.records();
     assert!(series(metrics).iter().any(|line| line.contains("shadow_refusals_total{rule=\"old\"} 2")));
-    metrics.apply_rules(&rules(&["new"]), START);
-    metrics.apply_rules(&rules(&["new"]), START + GRACE - Span::from_micros(1));
-    assert!(exports(metrics, "old") && exports(metrics, "new"));
-    metrics.apply_rules(&rules(&["new"]), START + GRACE);
+    metrics.apply_rules(&rules(&["new"]));
     assert!(!exports(metrics, "old") && exports(metrics, "new"), "{:?}", series(metrics));
-}
-
-#[test]
-fn churning_rules_leave_few_series() {
-    let metrics = Metrics::new(&rules(&["kept"]));
-    let before = series(&metrics).len();
-    for number in 0..500 {
-        metrics.apply_rules(&rules(&["kept", &format!("rule-{number}")]), START);
-    }
-    metrics.apply_rules(&rules(&["kept"]), START);
-    let after = series(&metrics).len();
-    assert!(after <= before + 32 * DecisionOutcome::ALL.len(), "{before} {after}");
-    assert!(exports(&metrics, "kept") && exports(&metrics, "rule-499") && !exports(&metrics, "rule-1"));
-}
-
-#[test]
-fn rule_that_returns_in_time_continues_its_series() {
-    let limiter = limiter(&["a"]);
-    (0..2).for_each(|_| check(&limiter));
-    let metrics = limiter.records();
-    metrics.apply_rules(&rules(&["b"]), START);
-    metrics.apply_rules(&rules(&["a"]), START + Span::from_secs(1));
-    metrics.apply_rules(&rules(&["a"]), START + GRACE + GRACE);
+    // The limiter still has the old set, like a request that began before the swap.
     check(&limiter);
-    let sample = "shadow_refusals_total{rule=\"a\"} 2";
-    assert!(series(metrics).iter().any(|line| line.contains(sample)), "{:?}", series(metrics));
+    assert!(!exports(metrics, "old"), "{:?}", series(metrics));
+}
+
+#[test]
+fn churning_rules_leave_no_series() {
+    let metrics = Metrics::new(&rules(&["kept"]));
+    let before = series(&metrics);
+    for number in 0..500 {
+        metrics.apply_rules(&rules(&["kept", &format!("rule-{number}")]));
+    }
+    metrics.apply_rules(&rules(&["kept"]));
+    assert_eq!(series(&metrics).len(), before.len());
 }
 
 #[test]
@@ -94,18 +78,4 @@ fn cooldown_counts_no_shadow_refusal() {
     for sample in ["shadow_refusals_total{rule=\"a\"} 1", "{rule=\"b\",decision=\"cooldown\"} 2"] {
         assert!(series.iter().any(|line| line.contains(sample)), "{sample}: {series:?}");
     }
-}
-
-#[test]
-fn late_decision_recreates_series_only_for_a_while() {
-    let limiter = limiter(&["slow"]);
-    let metrics = limiter.records();
-    metrics.apply_rules(&rules(&["new"]), START - GRACE);
-    metrics.apply_rules(&rules(&["new"]), START);
-    assert!(!exports(metrics, "slow"));
-    // The limiter still has the old set, like a request that began before the swap.
-    (0..2).for_each(|_| check(&limiter));
-    assert!(exports(metrics, "slow"));
-    metrics.apply_rules(&rules(&["new"]), START + GRACE);
-    assert!(!exports(metrics, "slow"), "{:?}", series(metrics));
 }

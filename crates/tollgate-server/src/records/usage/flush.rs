@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use serde::{Deserialize, Serialize};
 use tollgate_stores::sql::{Database, DatabaseError, KeyUsageDelta, UsageBatch, UserUsageDelta};
 use tracing::warn;
 
@@ -19,7 +18,8 @@ pub(crate) struct Flusher {
     node: String,
     number: u64,
     pending: VecDeque<UsageBatch>,
-    has_loaded_file: bool,
+    /// Whether the file of an earlier process must still be kept.
+    pub(crate) has_loaded_file: bool,
 }
 
 impl Flusher {
@@ -29,20 +29,10 @@ impl Flusher {
 
     /// Loads what an earlier process wrote with [`Flusher::unsent`]. Returns whether it could be read.
     pub(crate) fn load(&mut self, file: &[u8]) -> bool {
-        let Ok(batches) = serde_json::from_slice::<Vec<Batch>>(file) else { return false };
-        self.pending.extend(batches.into_iter().map(Batch::into));
+        let Ok(batches) = serde_json::from_slice::<Vec<UsageBatch>>(file) else { return false };
+        self.pending.extend(batches);
         self.has_loaded_file = true;
         true
-    }
-
-    /// Whether the file of an earlier process must still be kept.
-    pub(crate) fn has_loaded_file(&self) -> bool {
-        self.has_loaded_file
-    }
-
-    /// The file of the earlier process was removed.
-    pub(crate) fn forget_loaded_file(&mut self) {
-        self.has_loaded_file = false;
     }
 
     /// Sends pending batches and new usage. Returns whether all of it was stored.
@@ -85,55 +75,11 @@ impl Flusher {
     /// The batches that are not stored yet, for the next process.
     pub(crate) fn unsent(&mut self, usage: &Usage) -> Option<Vec<u8>> {
         self.collect(usage);
-        let unsent: Vec<Batch> = self.pending.iter().map(Batch::from).collect();
-        if unsent.is_empty() { None } else { serde_json::to_vec(&unsent).ok() }
+        if self.pending.is_empty() { None } else { serde_json::to_vec(&self.pending).ok() }
     }
 }
 
 /// Whether a retry would fail the same way.
 fn is_permanent(error: &DatabaseError) -> bool {
     matches!(error, DatabaseError::Value { .. } | DatabaseError::Constraint { .. })
-}
-
-/// A batch as stored in the file.
-#[derive(Serialize, Deserialize)]
-struct Batch {
-    node: String,
-    number: u64,
-    users: Vec<(String, u32, u64, u64, u64)>,
-    keys: Vec<(String, u64, u64)>,
-}
-
-impl From<&UsageBatch> for Batch {
-    fn from(batch: &UsageBatch) -> Self {
-        let user = |each: &UserUsageDelta| {
-            (each.user.clone(), each.day, each.requests, each.exceeded, each.last_micros)
-        };
-        let key = |each: &KeyUsageDelta| (each.id.clone(), each.requests, each.last_micros);
-        Batch {
-            node: batch.node.clone(),
-            number: batch.number,
-            users: batch.users.iter().map(user).collect(),
-            keys: batch.keys.iter().map(key).collect(),
-        }
-    }
-}
-
-impl From<Batch> for UsageBatch {
-    fn from(batch: Batch) -> Self {
-        let user = |(user, day, requests, exceeded, last_micros)| UserUsageDelta {
-            user,
-            day,
-            requests,
-            exceeded,
-            last_micros,
-        };
-        let key = |(id, requests, last_micros)| KeyUsageDelta { id, requests, last_micros };
-        UsageBatch {
-            node: batch.node,
-            number: batch.number,
-            users: batch.users.into_iter().map(user).collect(),
-            keys: batch.keys.into_iter().map(key).collect(),
-        }
-    }
 }

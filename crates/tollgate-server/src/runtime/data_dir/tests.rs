@@ -18,17 +18,17 @@ fn open() -> (tempfile::TempDir, DataDir) {
 fn files_are_readable_by_the_owner_only() {
     let (_parent, data_dir) = open();
     let _ = data_dir.admin_key().unwrap();
-    assert_eq!(mode(data_dir.path()), 0o700);
-    assert_eq!(mode(&data_dir.path().join("admin.key")), 0o600);
+    assert_eq!(mode(&data_dir.path), 0o700);
+    assert_eq!(mode(&data_dir.path.join("admin.key")), 0o600);
 }
 
 #[test]
 fn two_processes_cannot_share_a_directory() {
     let (_parent, data_dir) = open();
-    let second = DataDir::open(data_dir.path()).unwrap_err();
+    let second = DataDir::open(&data_dir.path).unwrap_err();
     assert!(matches!(second, DataDirError::InUse { .. }));
     assert!(second.to_string().contains("a/b is in use by another process"));
-    let path = data_dir.path().to_owned();
+    let path = data_dir.path.clone();
     drop(data_dir);
     assert!(DataDir::open(&path).is_ok());
 }
@@ -37,7 +37,8 @@ fn two_processes_cannot_share_a_directory() {
 fn admin_key_is_generated_once() {
     let (_parent, data_dir) = open();
     let first = data_dir.admin_key().unwrap();
-    assert!(first.is_new && first.key.starts_with("tg_admin_") && first.key.len() == 9 + 43, "{}", first.key);
+    let key = &first.key.0;
+    assert!(first.is_new && key.starts_with("tg_admin_") && key.len() == 9 + 43, "{key}");
     let second = data_dir.admin_key().unwrap();
     assert_eq!((second.is_new, second.key), (false, first.key));
     assert_ne!(generate_admin_key().unwrap(), generate_admin_key().unwrap());
@@ -53,10 +54,10 @@ fn debug_hides_the_admin_key() {
 #[test]
 fn operator_may_provide_the_admin_key() {
     let (_parent, data_dir) = open();
-    let path = data_dir.path().join("admin.key");
+    let path = data_dir.path.join("admin.key");
     let own = "my-own-key-of-22-chars";
     fs::write(&path, format!("  {own}\r\n")).unwrap();
-    assert_eq!(data_dir.admin_key().unwrap().key, own);
+    assert_eq!(data_dir.admin_key().unwrap().key.0, own);
     for wrong in ["", " \n", "two\nlines", "h\u{e9}"] {
         fs::write(&path, wrong).unwrap();
         let error = data_dir.admin_key().unwrap_err();
@@ -68,7 +69,7 @@ fn operator_may_provide_the_admin_key() {
 fn short_admin_key_is_rejected_and_not_printed() {
     let (_parent, data_dir) = open();
     for short in ["short", "my-own-key-of-21-char"] {
-        fs::write(data_dir.path().join("admin.key"), short).unwrap();
+        fs::write(data_dir.path.join("admin.key"), short).unwrap();
         let error = data_dir.admin_key().unwrap_err();
         assert!(matches!(error, DataDirError::WeakKey { length, .. } if length == short.len()), "{error}");
         assert!(!error.to_string().contains(&format!(" {short} ")), "{error}");
@@ -108,7 +109,7 @@ fn damaged_snapshot_is_renamed_and_the_start_continues() {
     let before = limiter(counters, seed);
     assert!(admits(&before, now));
     data_dir.save_counters(before.counters(), seed, now).unwrap();
-    let path = data_dir.path().join("counters.snap");
+    let path = data_dir.path.join("counters.snap");
     let mut bytes = fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -116,7 +117,7 @@ fn damaged_snapshot_is_renamed_and_the_start_continues() {
     let (counters, _) = data_dir.load_counters(MemoryBounds::default());
     assert!(counters.is_empty());
     assert!(!path.exists());
-    assert_eq!(fs::read(data_dir.path().join("counters.snap.damaged")).unwrap(), bytes);
+    assert_eq!(fs::read(data_dir.path.join("counters.snap.damaged")).unwrap(), bytes);
 }
 
 #[test]
@@ -125,13 +126,13 @@ fn failed_save_keeps_the_last_snapshot() {
     let now = Timestamp::from_secs(1_000_000);
     let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
     data_dir.save_counters(&counters, seed, now).unwrap();
-    let path = data_dir.path().join("counters.snap");
+    let path = data_dir.path.join("counters.snap");
     let saved = fs::read(&path).unwrap();
-    // A directory where the draft goes: as good as a full disk, and true for root as well.
-    fs::create_dir(data_dir.path().join("counters.snap.tmp")).unwrap();
+    // A directory in place of the draft fails like a full disk, for root as well.
+    fs::create_dir(data_dir.path.join("counters.snap.tmp")).unwrap();
     assert!(data_dir.save_counters(&counters, seed, now).is_err());
     assert_eq!(fs::read(&path).unwrap(), saved);
-    fs::remove_dir(data_dir.path().join("counters.snap.tmp")).unwrap();
+    fs::remove_dir(data_dir.path.join("counters.snap.tmp")).unwrap();
     assert!(data_dir.save_counters(&counters, seed, now).is_ok(), "the next time it works");
 }
 
@@ -142,6 +143,6 @@ fn full_disk_during_a_write_keeps_the_last_file() {
     let full = || io::Error::from(io::ErrorKind::StorageFull);
     let result = data_dir.replace("x", |file| file.write_all(b"half").and_then(|()| Err(full())));
     assert_eq!(result.unwrap_err().kind(), io::ErrorKind::StorageFull);
-    assert_eq!(fs::read(data_dir.path().join("x")).unwrap(), b"old");
-    assert!(!data_dir.path().join("x.tmp").exists());
+    assert_eq!(fs::read(data_dir.path.join("x")).unwrap(), b"old");
+    assert!(!data_dir.path.join("x.tmp").exists());
 }

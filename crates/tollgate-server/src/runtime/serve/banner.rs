@@ -57,7 +57,7 @@ pub fn banner(ready: &Ready) -> String {
     }
     line("admin key", &key_file.display());
     if let Some(key) = new_admin_key {
-        line("", &format_args!("{} (generated now, shown once)", key.reveal()));
+        line("", &format_args!("{} (generated now, shown once)", key.0));
     }
     let rules = rules(settings.rules.rules());
     let place = if address.ip().is_unspecified() {

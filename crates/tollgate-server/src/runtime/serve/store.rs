@@ -1,13 +1,13 @@
-//! Opens the counters at start and logs changes of their state.
+//! Opens the counters at start.
 
 use std::time::Duration;
 
 use tollgate::Seed;
+use tollgate_stores::counters::Counters;
 use tollgate_stores::redis::{RedisCounters, RedisSettingsError};
-use tracing::{error, info, warn};
+use tracing::warn;
 
 use crate::config::settings::{CounterSettings, RedisCounterSettings};
-use crate::counters::{Counters, StoreState};
 use crate::fleet::membership;
 use crate::runtime::data_dir::DataDir;
 
@@ -33,38 +33,9 @@ pub(super) async fn open(
             redis.fleet().set_awaiting_seed(true);
             redis.connected(CONNECT_TIMEOUT).await;
             let seed = membership::join(&redis, data_dir).await;
-            let counters = Counters::Redis(redis);
-            match counters.state() {
-                StoreState::Reached => info!("connected to the counter store"),
-                StoreState::Hindered(reason) => {
-                    warn!(reason, "connected to the counter store, which needs attention");
-                }
-                StoreState::Unreached(reason) => {
-                    warn!(reason, "counter store unreachable: using the local fallback until it recovers");
-                }
-                StoreState::Refused(reason) => log_rejection(&reason),
-            }
-            Ok((counters, seed))
+            Ok((Counters::Redis(redis), seed))
         }
     }
-}
-
-/// Logs when the counter store starts or stops rejecting this node. The store itself logs outages.
-pub(super) fn log_state_change(before: &StoreState, now: &StoreState) {
-    match (before, now) {
-        (StoreState::Refused(_), StoreState::Refused(_))
-        | (StoreState::Hindered(_), StoreState::Hindered(_)) => {}
-        (StoreState::Reached, StoreState::Hindered(reason)) => {
-            warn!(reason, "the counter store needs attention");
-        }
-        (_, StoreState::Refused(reason)) => log_rejection(reason),
-        (StoreState::Refused(_), _) => info!("the counter store accepts this node again"),
-        _ => {}
-    }
-}
-
-fn log_rejection(reason: &str) {
-    error!(reason, "the counter store rejects this node: no request is admitted until this is fixed");
 }
 
 fn warn_if_unprotected(settings: &RedisCounterSettings) {

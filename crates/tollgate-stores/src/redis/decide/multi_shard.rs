@@ -17,7 +17,6 @@ use tollgate::{Span, Timestamp};
 
 use super::ShardCharges;
 use super::penalty_list;
-use super::schema::Schema;
 use crate::redis::connection::error::Fault;
 use crate::redis::lease::ServedBy;
 use crate::redis::script::call::{Extra, Mode, ScriptCall};
@@ -28,7 +27,6 @@ use crate::redis::topology::background::BackgroundCalls;
 /// Completes decisions that span shards.
 pub(crate) struct MultiShard {
     shards: Arc<ShardMap>,
-    schema: Arc<Schema>,
     background: BackgroundCalls,
     refunds: AtomicU64,
 }
@@ -41,8 +39,8 @@ pub(crate) struct Refund {
 }
 
 impl MultiShard {
-    pub(crate) fn new(shards: Arc<ShardMap>, schema: Arc<Schema>, background: BackgroundCalls) -> Self {
-        MultiShard { shards, schema, background, refunds: AtomicU64::new(0) }
+    pub(crate) fn new(shards: Arc<ShardMap>, background: BackgroundCalls) -> Self {
+        MultiShard { shards, background, refunds: AtomicU64::new(0) }
     }
 
     /// Charges refunded.
@@ -99,8 +97,7 @@ impl MultiShard {
                 _ => grant.mark,
             };
             let free = Charge { cost: 0, ..*charge };
-            let keys = self.schema.counter_keys(&free, now).ok()?;
-            call.push(&free, keys, false, Extra::Refund { mark, cost: charge.cost }, now);
+            call.push(&free, false, Extra::Refund { mark, cost: charge.cost }, now);
             refunded.push((position, grant.granted));
         }
         if refunded.is_empty() {
@@ -216,7 +213,7 @@ pub(crate) fn merge(
     debug_assert_eq!(verdicts.len(), charges.charges.len());
     let verdicts = charges.charges.iter().zip(verdicts);
     let verdicts = verdicts.map(|(charge, verdict)| verdict.unwrap_or_else(|| Verdict::unused(charge.limit)));
-    let verdicts = Verdicts { verdicts: verdicts.collect(), cooldown, in_cooldown };
+    let verdicts = Verdicts { verdicts: verdicts.collect(), cooldown, in_cooldown, shared: fault.is_none() };
     match fault {
         Some(fault) if verdicts.admitted(charges) => Err(fault.clone()),
         _ => Ok(verdicts),

@@ -72,11 +72,9 @@ impl PenaltyList {
 
     /// Deletes a client's record. Returns whether there was one.
     pub(crate) async fn delete(&self, member: &Member) -> Result<bool, Fault> {
-        let mut delete = redis::cmd("DEL");
-        delete.arg(keys::record(&member.tag));
+        let delete = Cmd::del(keys::record(&member.tag));
         let deleted = self.shards.admin(self.shards.shard_of(member.subject()), delete).await?;
-        let mut remove = redis::cmd("ZREM");
-        remove.arg(keys::shared(LIST)).arg(member.text());
+        let remove = Cmd::zrem(keys::shared(LIST), member.text());
         self.shards.admin(self.shards.home(), remove).await?;
         Ok(deleted == Value::Int(1))
     }
@@ -118,8 +116,7 @@ impl PenaltyList {
     }
 
     async fn record(&self, member: &Member) -> Result<Option<Record>, Fault> {
-        let mut get = redis::cmd("GET");
-        get.arg(keys::record(&member.tag));
+        let get = Cmd::get(keys::record(&member.tag));
         let reply = self.shards.admin(self.shards.shard_of(member.subject()), get).await?;
         Ok(Record::read(&reply))
     }
@@ -139,13 +136,11 @@ impl PenaltyList {
 pub(crate) fn add_commands(penalty: &PenaltyCharge<'_>, now: Timestamp) -> [Cmd; 3] {
     let expires = now + penalty.policy.detection_window + penalty.policy.cooldown_max;
     let list = keys::shared(LIST);
-    let mut add = redis::cmd("ZADD");
-    add.arg(&list).arg(expires.as_micros()).arg(Member::new(penalty).text());
-    let mut remove_expired = redis::cmd("ZREMRANGEBYSCORE");
-    remove_expired.arg(&list).arg("-inf").arg(now.as_micros());
-    let mut remove_excess = redis::cmd("ZREMRANGEBYRANK");
-    remove_excess.arg(&list).arg(0).arg(-LISTED_MAX - 1);
-    [add, remove_expired, remove_excess]
+    [
+        Cmd::zadd(&list, Member::new(penalty).text(), expires.as_micros()),
+        Cmd::zrembyscore(&list, "-inf", now.as_micros()),
+        Cmd::zremrangebyrank(&list, 0, -LISTED_MAX - 1),
+    ]
 }
 
 /// A penalty record as the script stores it.

@@ -77,7 +77,7 @@ impl RefusalCache {
         let passed = now - refusal.decided_at;
         let verdicts = refusal.verdicts.iter().map(|verdict| aged(*verdict, passed)).collect();
         let cooldown = refusal.cooldown.map(|cooldown| minus(cooldown, passed));
-        Some(Verdicts { verdicts, cooldown, in_cooldown: cooldown.is_some() })
+        Some(Verdicts { verdicts, cooldown, in_cooldown: cooldown.is_some(), shared: false })
     }
 
     /// To be called before a server is asked.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::FromRedisValue;
+use redis::{Cmd, FromRedisValue};
 use tollgate::Timestamp;
 
 use crate::redis::connection::error::Fault;
 use crate::redis::connection::random::bytes;
-use crate::redis::script::keys;
+use crate::redis::script::keys::{self, SCHEMA};
 use crate::redis::topology::ShardMap;
 
 /// A node without heartbeat for this long is gone.
@@ -26,35 +26,24 @@ impl Membership {
         Membership { shards, id: format!("{:016x}", u64::from_be_bytes(bytes())) }
     }
 
-    /// Registers this node among those that support a schema version, and counts them.
-    pub(super) async fn register(&self, schema: u8, now: Timestamp) -> Result<u32, Fault> {
-        let expires = seconds(now).saturating_add(GONE_AFTER.as_secs());
-        let mut add = redis::cmd("ZADD");
-        add.arg(nodes_key(schema)).arg(expires).arg(&self.id);
-        self.shards.admin(self.shards.home(), add).await?;
-        Ok(self.count(schema, now).await?.max(1))
+    /// Registers this node and counts the live ones.
+    pub(super) async fn register(&self, now: Timestamp) -> Result<u32, Fault> {
+        let (nodes, now, gone_after) = (nodes_key(), now.as_micros() / 1_000_000, GONE_AFTER.as_secs());
+        let commands = [
+            Cmd::zadd(&nodes, &self.id, now.saturating_add(gone_after)),
+            Cmd::zrembyscore(&nodes, "-inf", now),
+            // Written while the server's clock was ahead. A live node registers again within a second.
+            Cmd::zrembyscore(&nodes, now.saturating_add(2 * gone_after), "+inf"),
+        ];
+        for command in commands {
+            self.shards.admin(self.shards.home(), command).await?;
+        }
+        let count = self.shards.admin(self.shards.home(), Cmd::zcard(&nodes)).await?;
+        Ok(u32::from_redis_value(count).unwrap_or(0).max(1))
     }
 
-    /// Counts the live nodes that support a schema version.
-    pub(super) async fn count(&self, schema: u8, now: Timestamp) -> Result<u32, Fault> {
-        let (nodes, seconds) = (nodes_key(schema), seconds(now));
-        let mut remove_expired = redis::cmd("ZREMRANGEBYSCORE");
-        remove_expired.arg(&nodes).arg("-inf").arg(seconds);
-        // Written while the server's clock was ahead. A live node registers again within a second.
-        let mut remove_future = redis::cmd("ZREMRANGEBYSCORE");
-        remove_future.arg(&nodes).arg(seconds.saturating_add(2 * GONE_AFTER.as_secs())).arg("+inf");
-        let mut count = redis::cmd("ZCARD");
-        count.arg(&nodes);
-        let home = self.shards.home();
-        self.shards.admin(home, remove_expired).await?;
-        self.shards.admin(home, remove_future).await?;
-        Ok(u32::from_redis_value(self.shards.admin(home, count).await?).unwrap_or(0))
-    }
-
-    pub(super) async fn leave(&self, schema: u8) {
-        let mut remove = redis::cmd("ZREM");
-        remove.arg(nodes_key(schema)).arg(&self.id);
-        let _ = self.shards.admin(self.shards.home(), remove).await;
+    pub(super) async fn leave(&self) {
+        let _ = self.shards.admin(self.shards.home(), Cmd::zrem(nodes_key(), &self.id)).await;
     }
 }
 
@@ -81,11 +70,7 @@ impl MembershipGrace {
     }
 }
 
-fn seconds(now: Timestamp) -> u64 {
-    now.as_micros() / 1_000_000
-}
-
-/// The set of live nodes that support a schema version.
-fn nodes_key(schema: u8) -> String {
-    keys::shared(&format!("nodes:{schema}"))
+/// The set of live nodes with this key schema.
+fn nodes_key() -> String {
+    keys::shared(&format!("nodes:{SCHEMA}"))
 }

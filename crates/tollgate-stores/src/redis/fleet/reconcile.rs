@@ -16,7 +16,7 @@ use tollgate::counters::{Charge, Charges};
 
 use super::resets::Resets;
 use crate::redis::connection::error::{Cause, Fault};
-use crate::redis::decide::schema::Schema;
+use crate::redis::decide::join_state::JoinState;
 use crate::redis::decide::{ShardCharges, add_to_shard};
 use crate::redis::lease::counter_key;
 use crate::redis::script::call::{Extra, Mode, ScriptCall};
@@ -25,13 +25,13 @@ use crate::redis::topology::{ShardId, ShardMap};
 /// Adds charges that the fallback counted.
 pub(crate) struct Reconciler {
     shards: Arc<ShardMap>,
-    schema: Arc<Schema>,
+    join_state: Arc<JoinState>,
     resets: Arc<Resets>,
 }
 
 impl Reconciler {
-    pub(crate) fn new(shards: Arc<ShardMap>, schema: Arc<Schema>, resets: Arc<Resets>) -> Self {
-        Reconciler { shards, schema, resets }
+    pub(crate) fn new(shards: Arc<ShardMap>, join_state: Arc<JoinState>, resets: Arc<Resets>) -> Self {
+        Reconciler { shards, join_state, resets }
     }
 
     /// Adds pending charges, except of counters that were reset. Charges whose log could not be read, or that were certainly
@@ -127,9 +127,10 @@ impl Reconciler {
         now: Timestamp,
         deadline: Instant,
     ) -> Result<(), Fault> {
+        self.join_state.check()?;
         let mut call = ScriptCall::new(Mode::Forced, None);
         for charge in positions.iter().map(|position| &pending.charges[*position]) {
-            call.push(charge, self.schema.counter_keys(charge, now)?, false, Extra::None, now);
+            call.push(charge, false, Extra::None, now);
         }
         self.shards.call(shard, call.command(), deadline).await.map(drop)
     }

@@ -1,18 +1,17 @@
-//! Resets of counters, and the log by which nodes find those whose message they missed.
+//! Resets of counters, and the log by which nodes learn of each other's.
 //!
-//! Each reset is written to a log (a sorted set) that every node reads every second. On a ring, whose servers fail
+//! Each reset is written to a log (a sorted set) that every node reads every second, and at once after a message. On a ring, whose servers fail
 //! independently, each server has the log of its own counters: a node that reaches a counter also reaches its log. The log
 //! is bounded in size and expires after a day, so reconciliation after a longer outage may undo a reset.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use hashbrown::HashSet;
 use redis::{Cmd, FromRedisValue, Value};
-use tokio::sync::broadcast;
-use tokio::time::sleep;
-use tollgate::Timestamp;
+use tokio::sync::{Notify, broadcast};
+use tokio::time::timeout;
 use tollgate::counters::{Charge, Charges};
 use tollgate::identity::Subject;
 
@@ -20,66 +19,47 @@ use super::seen_resets::SeenResets;
 use crate::redis::connection::error::Fault;
 use crate::redis::connection::random::jitter;
 use crate::redis::decide::Decider;
+use crate::redis::decide::join_state::JoinState;
 use crate::redis::decide::penalty_list::{Member, PenaltyList};
-use crate::redis::decide::schema::Schema;
 use crate::redis::health::Health;
 use crate::redis::lease::counter_key;
-use crate::redis::script::keys::{self, CounterKey};
+use crate::redis::script::keys;
 use crate::redis::topology::{ShardId, ShardMap};
 
-/// The message of a reset: the log score and the counters follow.
+/// The message that a log has new entries.
 pub(super) const MESSAGE: &str = "reset";
 const LOG: &str = "resets";
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Entries in a log.
-const LOG_MAX: i64 = 10_000;
+const LOG_MAX: isize = 10_000;
 /// A log expires this long after its last entry.
-const LOG_TTL_MILLIS: u64 = 86_400_000;
+const LOG_TTL_MILLIS: i64 = 86_400_000;
 /// Resets that a slow subscriber may be behind; older ones are lost to it.
 const SUBSCRIBER_BACKLOG: usize = 256;
 
 /// Resets counters and follows the resets of other nodes.
 pub(crate) struct Resets {
     shards: Arc<ShardMap>,
-    schema: Arc<Schema>,
+    join_state: Arc<JoinState>,
     decider: Arc<Decider>,
     health: Arc<Health>,
     penalties: Arc<PenaltyList>,
     seen: SeenResets,
+    /// Notified when a log has new entries.
+    written: Notify,
     subscribers: broadcast::Sender<Arc<[u128]>>,
-}
-
-/// Counters that were reset, and their score in the log; none if it could not be written.
-struct Reset {
-    counters: Vec<u128>,
-    score: Option<u64>,
-}
-
-impl Reset {
-    fn message(&self) -> String {
-        let score = self.score.map(|score| format!("@{score}"));
-        let fields = score.into_iter().chain(self.counters.iter().map(|counter| hex(*counter)));
-        format!("{MESSAGE} {}", fields.collect::<Vec<_>>().join(" "))
-    }
-
-    /// Reads the arguments of a message.
-    fn parse(arguments: &str) -> Self {
-        let score = arguments.split(' ').find_map(|field| field.strip_prefix('@')?.parse().ok());
-        let counters = arguments.split(' ').filter_map(|field| u128::from_str_radix(field, 16).ok());
-        Reset { counters: counters.collect(), score }
-    }
 }
 
 impl Resets {
     pub(crate) fn new(
         shards: Arc<ShardMap>,
-        schema: Arc<Schema>,
+        join_state: Arc<JoinState>,
         decider: Arc<Decider>,
         health: Arc<Health>,
         penalties: Arc<PenaltyList>,
     ) -> Self {
         let (seen, subscribers) = (SeenResets::default(), broadcast::Sender::new(SUBSCRIBER_BACKLOG));
-        Resets { shards, schema, decider, health, penalties, seen, subscribers }
+        Resets { shards, join_state, decider, health, penalties, seen, written: Notify::new(), subscribers }
     }
 
     /// Resets of other nodes from now on.
@@ -89,12 +69,30 @@ impl Resets {
 
     /// A decision failed: messages may have been missed.
     pub(crate) fn note_failure(&self) {
-        self.seen.note_failure();
+        self.seen.note_unread();
     }
 
     /// The pub/sub subscription started or ended.
     pub(super) fn toggle_subscription(&self) {
         self.seen.toggle_subscription();
+    }
+
+    /// Verifies that the servers with these counters accept writes, by deleting keys that do not exist.
+    pub(crate) async fn verify(&self, charges: &Charges<'_>) -> Result<(), Fault> {
+        self.join_state.check()?;
+        let mut deletes: Vec<(ShardId, Cmd)> = Vec::new();
+        let penalty = charges.penalty.as_ref().map(|penalty| penalty.subject);
+        for subject in charges.charges.iter().map(|charge| charge.subject).chain(penalty) {
+            let shard = self.shards.shard_of(subject);
+            if deletes.iter().all(|(known, _)| *known != shard) {
+                deletes.push((shard, Cmd::del(keys::unused(subject))));
+            }
+        }
+        if penalty.is_some() {
+            deletes.push((self.shards.home(), Cmd::del(keys::shared("unused"))));
+        }
+        let replies = deletes.into_iter().map(|(shard, delete)| self.shards.admin(shard, delete));
+        join_all(replies).await.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
     /// Resets the counters of the charges and the client's penalty record. Returns how many counters existed. A failure on
@@ -104,7 +102,7 @@ impl Resets {
         let client = charges.penalty.as_ref().map(|penalty| (penalty.subject, penalty.subject.0));
         let counters: Vec<(Subject, u128)> = counters.chain(client).collect();
         // Logged first: a node that was cut off must not read the log and then reconcile what is about to be reset.
-        let logged = self.write_logs(&counters).await;
+        self.write_logs(&counters).await;
         let (mut deleted, mut failed) = (0, None);
         for charge in &charges.charges {
             match self.delete_counter(charge).await {
@@ -117,9 +115,7 @@ impl Resets {
         {
             failed = failed.or(Some(fault));
         }
-        for reset in &logged {
-            self.forget_everywhere(reset).await;
-        }
+        self.forget_everywhere(&counters).await;
         failed.map_or(Ok(deleted), Err)
     }
 
@@ -127,26 +123,30 @@ impl Resets {
     pub(crate) async fn pardon(&self, client: &str) -> Result<bool, Fault> {
         let mut pardoned = false;
         for member in self.penalties.find(client).await? {
+            let record = [(member.subject(), member.subject().0)];
+            self.write_logs(&record).await;
             pardoned |= self.penalties.delete(&member).await?;
-            self.forget_everywhere(&Reset { counters: vec![member.subject().0], score: None }).await;
+            self.forget_everywhere(&record).await;
         }
         Ok(pardoned)
     }
 
     /// Deletes a counter. Returns whether it existed.
     pub(super) async fn delete_counter(&self, charge: &Charge<'_>) -> Result<bool, Fault> {
-        let keys = self.schema.counter_keys(charge, Timestamp::from(SystemTime::now()))?;
-        let shard = self.shards.shard_of(charge.subject);
-        let mut existed = false;
-        for key in std::iter::once(keys.current).chain(keys.previous.map(|(previous, _)| previous)) {
-            let reply = self.shards.admin(shard, delete(&key, charge.subject)).await?;
-            existed |= matches!(reply, Value::Int(count) if count > 0);
-        }
-        Ok(existed)
+        self.join_state.check()?;
+        let key = keys::counter(charge);
+        let delete = if key.is_hash {
+            Cmd::hdel(key.name, keys::field(charge.subject).as_slice())
+        } else {
+            Cmd::del(key.name)
+        };
+        let reply = self.shards.admin(self.shards.shard_of(charge.subject), delete).await?;
+        Ok(matches!(reply, Value::Int(count) if count > 0))
     }
 
-    /// Writes counters that are about to be reset to the logs of their shards. Where that fails, the message must do.
-    async fn write_logs(&self, counters: &[(Subject, u128)]) -> Vec<Reset> {
+    /// Writes counters that are about to be reset to the logs of their shards. Where that fails, other nodes drop what they
+    /// remember of them within two seconds, and reconciliation may undo the reset.
+    async fn write_logs(&self, counters: &[(Subject, u128)]) {
         let mut by_shard: Vec<(ShardId, Vec<u128>)> = Vec::new();
         for (subject, counter) in counters {
             let shard = self.log_shard(*subject);
@@ -156,72 +156,51 @@ impl Resets {
             }
         }
         let writes = by_shard.into_iter().map(|(shard, counters)| async move {
-            let score = self.write_log(shard, &counters).await.ok();
-            if let Some(score) = score {
-                self.seen.note(&counters, score);
+            if let Ok(score) = self.write_log(shard, &counters).await {
+                self.seen.note_own(&counters, score);
             }
-            Reset { counters, score }
         });
-        join_all(writes).await
+        join_all(writes).await;
     }
 
     /// Appends to a log. The score is the server's time, but later than the latest entry even if the clock went back: readers
     /// look only for later entries.
     async fn write_log(&self, shard: ShardId, counters: &[u128]) -> Result<u64, Fault> {
         let log = keys::shared(LOG);
-        let mut latest = redis::cmd("ZRANGE");
-        latest.arg(&log).arg(-1).arg(-1).arg("WITHSCORES");
-        let latest = entries(self.shards.admin(shard, latest).await?)?;
+        let latest = entries(self.shards.admin(shard, Cmd::zrange_withscores(&log, -1, -1)).await?)?;
         let after = latest.last().map_or(0, |(_, score)| score.saturating_add(1));
         let score = self.shards.time(shard).await?.as_micros().max(after);
-        let mut add = redis::cmd("ZADD");
-        add.arg(&log);
-        for counter in counters {
-            add.arg(score).arg(hex(*counter));
-        }
-        self.shards.admin(shard, add).await?;
-        let mut trim = redis::cmd("ZREMRANGEBYRANK");
-        trim.arg(&log).arg(0).arg(-LOG_MAX - 1);
-        let mut expire = redis::cmd("PEXPIRE");
-        expire.arg(&log).arg(LOG_TTL_MILLIS);
-        for command in [trim, expire] {
+        let members: Vec<(u64, String)> = counters.iter().map(|counter| (score, hex(*counter))).collect();
+        self.shards.admin(shard, Cmd::zadd_multiple(&log, &members)).await?;
+        for command in [Cmd::zremrangebyrank(&log, 0, -LOG_MAX - 1), Cmd::pexpire(&log, LOG_TTL_MILLIS)] {
             let _ = self.shards.admin(shard, command).await;
         }
         Ok(score)
     }
 
     /// Forgets counters that this node reset, and publishes the reset.
-    async fn forget_everywhere(&self, reset: &Reset) {
-        self.decider.forget(&reset.counters);
-        self.shards.publish(&reset.message()).await;
+    async fn forget_everywhere(&self, counters: &[(Subject, u128)]) {
+        let counters: Vec<u128> = counters.iter().map(|(_, counter)| *counter).collect();
+        self.decider.forget(&counters);
+        self.shards.publish(MESSAGE).await;
     }
 
-    /// Applies resets that another node published.
-    pub(super) fn receive(&self, arguments: &str) {
-        let Reset { counters, score } = Reset::parse(arguments);
-        self.apply(&match score {
-            Some(score) => self.seen.note(&counters, score),
-            None => counters,
-        });
+    /// Another node has written to a log.
+    pub(super) fn receive(&self) {
+        self.seen.note_unread();
+        self.written.notify_one();
     }
 
-    fn apply(&self, counters: &[u128]) {
-        if !counters.is_empty() {
-            self.decider.forget(counters);
-            let _ = self.subscribers.send(counters.into());
-        }
-    }
-
-    /// Reads the logs of all shards every second, until stopped.
+    /// Reads the logs of all shards every second and after messages, until stopped.
     pub(crate) async fn follow_logs(self: Arc<Self>) {
         loop {
-            let home = self.shards.home();
-            let logs = std::iter::once(home).chain(self.shards.other_shards(home));
-            let reachable = logs.filter(|shard| self.shards.is_reachable(*shard));
+            let reachable =
+                self.shards.log_shards().into_iter().filter(|shard| self.shards.is_reachable(*shard));
             // At once, so that a slow server does not delay the others.
             let deadline = self.shards.admin_deadline();
             let _ = join_all(reachable.map(|shard| self.read_log(shard, deadline))).await;
-            sleep(POLL_INTERVAL.saturating_sub(jitter(POLL_INTERVAL / 10))).await;
+            let interval = POLL_INTERVAL.saturating_sub(jitter(POLL_INTERVAL / 10));
+            let _ = timeout(interval, self.written.notified()).await;
         }
     }
 
@@ -235,7 +214,11 @@ impl Resets {
         self.health.note_shared_key(LOG, shard, &log);
         let counter = |(name, score): &(String, u64)| Some((u128::from_str_radix(name, 16).ok()?, *score));
         let log: Vec<_> = log?.iter().filter_map(counter).collect();
-        self.apply(&self.seen.note_log(shard, subscription, &log));
+        let counters = self.seen.note_log(shard, subscription, &log);
+        if !counters.is_empty() {
+            self.decider.forget(&counters);
+            let _ = self.subscribers.send(counters.into());
+        }
         Ok(())
     }
 
@@ -256,7 +239,6 @@ impl Resets {
 
     /// Resets counters again whose reset was logged since `since`: charges sent then may have arrived after it.
     pub(super) async fn repeat_resets(&self, charges: &[Charge<'_>], since: Instant) {
-        // If a log cannot be read, the message must do.
         self.read_logs_of(charges, |_| true, self.shards.admin_deadline()).await;
         let reset = self.seen.applied_since(since);
         for charge in charges.iter().filter(|charge| reset.contains(&counter_key(charge))) {
@@ -288,29 +270,11 @@ impl Resets {
     }
 }
 
-/// Deletes a counter.
-fn delete(key: &CounterKey, subject: Subject) -> Cmd {
-    let mut delete = redis::cmd(if key.is_hash { "HDEL" } else { "DEL" });
-    delete.arg(&key.name);
-    if key.is_hash {
-        delete.arg(keys::field(subject).as_slice());
-    }
-    delete
-}
-
 fn hex(counter: u128) -> String {
     format!("{counter:032x}")
 }
 
 /// Members of a log with their scores.
 fn entries(reply: Value) -> Result<Vec<(String, u64)>, Fault> {
-    let entries = Vec::<(String, f64)>::from_redis_value(reply);
-    let entries = entries.map_err(|_| Fault::invalid_key("reset log"))?;
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "written as whole microseconds"
-    )]
-    let whole = |(name, score): (String, f64)| (name, score as u64);
-    Ok(entries.into_iter().map(whole).collect())
+    Vec::from_redis_value(reply).map_err(|_| Fault::invalid_key("reset log"))
 }

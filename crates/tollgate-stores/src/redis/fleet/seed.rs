@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use redis::Value;
+use redis::{Cmd, ExistenceCheck, SetOptions, Value};
 use tokio::time::sleep;
 use tollgate::Seed;
 
@@ -59,15 +59,13 @@ impl SeedAgreement {
 
     /// Sets the seed unless there is one.
     async fn propose(&self, seed: Seed) -> Result<(), Fault> {
-        let mut set = redis::cmd("SET");
-        set.arg(keys::shared(SEED)).arg(seed.0.as_slice()).arg("NX");
+        let if_absent = SetOptions::default().conditional_set(ExistenceCheck::NX);
+        let set = Cmd::set_options(keys::shared(SEED), seed.0.as_slice(), if_absent);
         self.shards.admin(self.shards.home(), set).await.map(drop)
     }
 
     async fn read(&self) -> Result<Option<Seed>, Fault> {
-        let mut get = redis::cmd("GET");
-        get.arg(keys::shared(SEED));
-        match self.shards.admin(self.shards.home(), get).await? {
+        match self.shards.admin(self.shards.home(), Cmd::get(keys::shared(SEED))).await? {
             Value::Nil => Ok(None),
             Value::BulkString(seed) => {
                 seed.try_into().map(|seed| Some(Seed(seed))).map_err(|_| Fault::invalid_key(SEED))

@@ -23,8 +23,8 @@ const RACE_WINDOW: Duration = Duration::from_millis(200);
 /// The resets that this node has seen.
 #[derive(Default)]
 pub(super) struct SeenResets {
-    /// Odd while subscribed. Changes by one when the subscription starts or ends, and by two when a decision fails, because
-    /// this node may be cut off. While it is odd and unchanged, no message was missed.
+    /// Odd while subscribed. Changes by one when the subscription starts or ends, and by two when there may be entries to
+    /// read. While it is odd and unchanged since a log was read, the log has no further entries.
     subscription: AtomicU64,
     state: Mutex<State>,
 }
@@ -46,8 +46,8 @@ struct LogPosition {
 }
 
 impl SeenResets {
-    /// A decision failed: this node may be cut off.
-    pub(super) fn note_failure(&self) {
+    /// The logs may have new entries: a message says so, or this node may be cut off from messages.
+    pub(super) fn note_unread(&self) {
         self.subscription.fetch_add(2, Ordering::SeqCst);
     }
 
@@ -91,10 +91,10 @@ impl SeenResets {
         state.apply(entries.iter().copied(), now)
     }
 
-    /// Notes resets with this score. Returns the counters of those not applied yet.
-    pub(super) fn note(&self, counters: &[u128], score: u64) -> Vec<u128> {
+    /// Notes resets of this node with this score.
+    pub(super) fn note_own(&self, counters: &[u128], score: u64) {
         let resets = counters.iter().map(|counter| (*counter, score));
-        self.state.lock().apply(resets, Instant::now())
+        self.state.lock().apply(resets, Instant::now());
     }
 
     /// Counters whose reset was applied after this instant, or shortly before.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use redis::FromRedisValue;
+use redis::{Cmd, ExistenceCheck, FromRedisValue, SetOptions};
 use tokio::sync::watch;
 
 use super::version::{data_lost_between, goes_back, new_epoch, next};
@@ -52,9 +52,12 @@ impl SharedConfig {
 
     /// Sets or removes a value.
     pub(super) async fn set(&self, name: &str, value: Option<&str>) -> Result<(), Fault> {
-        let mut set = redis::cmd(if value.is_some() { "HSET" } else { "HDEL" });
-        set.arg(keys::shared(CONFIG)).arg(name).arg(value);
-        self.shards.admin(self.shards.home(), set).await?;
+        let config = keys::shared(CONFIG);
+        let command = match value {
+            Some(value) => Cmd::hset(config, name, value),
+            None => Cmd::hdel(config, name),
+        };
+        self.shards.admin(self.shards.home(), command).await?;
         self.increment_version().await
     }
 
@@ -99,9 +102,7 @@ impl SharedConfig {
     }
 
     async fn read(&self) -> Result<Vec<(String, String)>, Fault> {
-        let mut get = redis::cmd("HGETALL");
-        get.arg(keys::shared(CONFIG));
-        let reply = self.shards.admin(self.shards.home(), get).await;
+        let reply = self.shards.admin(self.shards.home(), Cmd::hgetall(keys::shared(CONFIG))).await;
         let config =
             reply.and_then(|reply| Vec::from_redis_value(reply).map_err(|_| Fault::invalid_key(CONFIG)));
         self.health.note_shared_key(CONFIG, self.shards.home(), &config);
@@ -123,16 +124,14 @@ impl SharedConfig {
 
     /// Creates a version unless there is one.
     async fn create_version(&self) -> Result<(), Fault> {
-        let mut set = redis::cmd("SET");
-        set.arg(keys::shared(VERSION)).arg(new_epoch()).arg("NX");
+        let if_absent = SetOptions::default().conditional_set(ExistenceCheck::NX);
+        let set = Cmd::set_options(keys::shared(VERSION), new_epoch(), if_absent);
         self.shards.admin(self.shards.home(), set).await.map(drop)
     }
 
     async fn read_version(&self) -> Result<Option<u64>, Fault> {
-        let mut get = redis::cmd("GET");
-        get.arg(keys::shared(VERSION));
-        let version = Option::<u64>::from_redis_value(self.shards.admin(self.shards.home(), get).await?);
-        version.map_err(|_| Fault::invalid_key(VERSION))
+        let reply = self.shards.admin(self.shards.home(), Cmd::get(keys::shared(VERSION))).await?;
+        Option::<u64>::from_redis_value(reply).map_err(|_| Fault::invalid_key(VERSION))
     }
 
     async fn replace_version(&self, version: u64, next: u64) -> Result<(), Fault> {

@@ -7,7 +7,7 @@ use tollgate::limit::{Algorithm, Limit, Window};
 use tollgate::{Span, Timestamp};
 
 use super::evalsha;
-use super::keys::{self, CounterKeys, Tag};
+use super::keys::{self, Tag};
 
 /// How the script treats the charges of a call.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,6 @@ mod bit {
     pub(super) const LEASE: u8 = 4;
     pub(super) const REFUND: u8 = 8;
     pub(super) const REFUNDABLE: u8 = 16;
-    pub(super) const RENAMED: u8 = 32;
 }
 
 /// One call of the script.
@@ -108,14 +107,7 @@ impl ScriptCall {
     }
 
     /// Adds a charge. `violation` says whether a refusal counts against the client. `now` only selects calendar windows.
-    pub(crate) fn push(
-        &mut self,
-        charge: &Charge<'_>,
-        keys: CounterKeys,
-        violation: bool,
-        extra: Extra,
-        now: Timestamp,
-    ) {
+    pub(crate) fn push(&mut self, charge: &Charge<'_>, violation: bool, extra: Extra, now: Timestamp) {
         let limit = charge.limit;
         let kind = Kind::of(limit);
         let mut bits = match extra {
@@ -126,7 +118,6 @@ impl ScriptCall {
         };
         bits |= if charge.effect == Effect::Shadow { bit::SHADOW } else { 0 };
         bits |= if violation { bit::VIOLATION } else { 0 };
-        bits |= if keys.previous.is_some() { bit::RENAMED } else { 0 };
         let by_length = matches!(kind, Kind::Fixed | Kind::Calendar | Kind::Log);
         let (tick, window) = if by_length {
             (1, limit.window_longest().as_micros())
@@ -153,11 +144,7 @@ impl ScriptCall {
             }
             Extra::None | Extra::Refundable => {}
         }
-        self.keys.push(keys.current.name);
-        if let Some((previous, until)) = keys.previous {
-            self.keys.push(previous.name);
-            self.number::<7>(until.as_micros());
-        }
+        self.keys.push(keys::counter(charge).name);
     }
 
     pub(crate) fn command(&self) -> Cmd {

@@ -1,7 +1,6 @@
 -- Charges all limits of one decision, or none: the algorithms of the tollgate crate, executed where the counters are.
 --
--- KEYS     the client's penalty record, if the call has a penalty; then one key per charge, each followed by its key in
---          the previous schema if the RENAMED bit is set.
+-- KEYS     the client's penalty record, if the call has a penalty; then one key per charge.
 -- ARGV[1]  a flags byte, then the packed charges (script/call.rs writes them).
 -- ARGV[2]  the penalty policy, and ARGV[3] the client's printed name, if the call has a penalty. For compare-and-set:
 --          the expected value and the new value.
@@ -537,30 +536,8 @@ local function read_charge(position)
     c.want, c.nodes, c.given_born, c.mark, c.granted, c.unspent, position = unpack('>I4I2I7I7I4I4', arg, position)
   end
   if has(c.bits, 8) then c.mark, c.unspent, position = unpack('>I7I4', arg, position) end
-  if has(c.bits, 32) then c.renamed_at, position = unpack('>I7', arg, position) end
   c.shadow, c.violation, c.refundable = has(c.bits, 1), has(c.bits, 2), has(c.bits, 16)
   return c, position
-end
-
--- Until the schema changes, by this clock, the counter is under its previous key. After that it is moved on first use, or
--- only read there in a dry run.
-local function rename_counter(c, old)
-  if now < c.renamed_at then
-    c.key = old
-  elseif c.kind == 7 then
-    if redis.call('EXISTS', c.key) == 0 and redis.call('EXISTS', old) == 1 then
-      if dry then c.key = old else redis.call('RENAME', old, c.key) end
-    end
-  elseif not find(c, c.key) then
-    local value = find(c, old)
-    if value and dry then
-      c.key = old
-    elseif value then
-      put(c.key, c.field, value)
-      outlast(c.key, c.field, c.lasts)
-      redis.call('HDEL', old, c.field)
-    end
-  end
 end
 
 -- A client's penalty record: number of violations, until when refusals belong to the last one, end of the cooldown, the
@@ -627,17 +604,10 @@ if has(flags, 8) then
 end
 
 local charges, position, admitted = {}, 2, true
-local first_key = has_penalty and 1 or 0
-local at_key = first_key
-while at_key < #KEYS do
+for at_key = has_penalty and 2 or 1, #KEYS do
   local c
   c, position = read_charge(position)
-  at_key = at_key + 1
   c.key = KEYS[at_key]
-  if has(c.bits, 32) then
-    at_key = at_key + 1
-    rename_counter(c, KEYS[at_key])
-  end
   judges[c.kind](c, c.key)
   if c.outcome ~= 1 and not c.shadow then admitted = false end
   charges[#charges + 1] = c

@@ -6,7 +6,6 @@
 
 use std::fmt::Write as _;
 
-use tollgate::Timestamp;
 use tollgate::counters::Charge;
 use tollgate::identity::Subject;
 use tollgate::limit::Algorithm;
@@ -14,7 +13,7 @@ use tollgate::limit::Algorithm;
 /// Prefix of all keys, for Redis ACL rules.
 pub(crate) const PREFIX: &str = "rl:";
 /// Version of key names and of the packed state.
-pub const SCHEMA: u8 = 1;
+pub(crate) const SCHEMA: u8 = 1;
 
 /// Lowercase base32.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -72,15 +71,8 @@ pub(crate) struct CounterKey {
     pub(crate) is_hash: bool,
 }
 
-/// The key of a counter, and during a schema change its previous key and the instant of the change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CounterKeys {
-    pub(crate) current: CounterKey,
-    pub(crate) previous: Option<(CounterKey, Timestamp)>,
-}
-
 /// The key of a charge's counter.
-pub(crate) fn counter(schema: u8, charge: &Charge<'_>) -> CounterKey {
+pub(crate) fn counter(charge: &Charge<'_>) -> CounterKey {
     let tag = Tag::new(charge.subject);
     let (group, rest) = tag.parts();
     let algorithm = charge.limit.algorithm();
@@ -90,7 +82,7 @@ pub(crate) fn counter(schema: u8, charge: &Charge<'_>) -> CounterKey {
     let mut name = String::with_capacity(48);
     let (letter, rule, window) = (letter(algorithm), charge.rule, charge.limit.window());
     // Writing to a string does not fail.
-    let _ = write!(name, "{PREFIX}{schema}{letter}{{{group}}}{rest}:{rule}:{window}");
+    let _ = write!(name, "{PREFIX}{SCHEMA}{letter}{{{group}}}{rest}:{rule}:{window}");
     CounterKey { name, is_hash }
 }
 
@@ -132,6 +124,11 @@ pub(crate) fn probe(slot: Option<u32>) -> String {
     let group = slot.and_then(of_slot);
     let tag = group.as_ref().and_then(|group| std::str::from_utf8(group).ok()).unwrap_or(FLEET);
     format!("{PREFIX}{{{tag}}}:probe")
+}
+
+/// A key that is never written, beside the counters of a subject.
+pub(crate) fn unused(subject: Subject) -> String {
+    format!("{PREFIX}{{{}}}:unused", Tag::new(subject).parts().0)
 }
 
 /// Changing the algorithm of a limit starts a new counter: the states are incompatible.

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
+use tollgate::accounts::BlockKind;
 use tollgate::identity::ID_BYTES_MAX;
 
 use super::row::stored_item;
 use super::table::{CHUNK_ROWS, Table, check_text};
-use super::{BlockKind, ItemId, ItemKind, StoredItem};
+use super::{ItemId, ItemKind, StoredItem};
 use crate::sql::engine::{Pool, Transaction, to_i64};
 use crate::sql::error::{DatabaseError, ValueError};
-use crate::sql::query::{Query, Value};
+use crate::sql::query::Query;
 use crate::sql::version;
 
 /// Maximum number of items in one result: a page of 1000, plus one that shows whether there is a next page.
@@ -145,11 +146,11 @@ async fn range(
     let mut query = table.select();
     query.push(" WHERE 1 = 1");
     for ((comparison, value), key) in start.iter().zip(table.key_names()) {
-        query.push(" AND ").push(key).push(comparison).bind(Value::Text(value));
+        query.push(" AND ").push(key).push(comparison).bind(*value);
     }
     filter.push(&mut query, kind, upper.as_deref())?;
     query.push(" ORDER BY ").list(table.key_names()).push(" LIMIT ");
-    query.bind(Value::Int(i64::try_from(count_max).unwrap_or(i64::MAX)));
+    query.bind(i64::try_from(count_max).unwrap_or(i64::MAX));
     transaction.rows(&query).await?.iter().map(|row| stored_item(kind, row)).collect()
 }
 
@@ -188,16 +189,16 @@ impl ItemFilter {
             ItemKind::Limit => &[(" AND user_id IN (", &self.users)],
         };
         for (text, values) in texts.iter().filter(|(_, values)| !values.is_empty()) {
-            query.push(text).bind_all(values.iter().map(|value| Value::Text(value))).push(")");
+            query.push(text).bind_all(values.iter().map(String::as_str)).push(")");
         }
         if let (ItemKind::Rule, Some(enabled)) = (kind, self.enabled) {
-            query.push(" AND COALESCE(enabled, 1) = ").bind(Value::Int(enabled.into()));
+            query.push(" AND COALESCE(enabled, 1) = ").bind(i64::from(enabled));
         }
         if let (ItemKind::Block, Some(block_kind)) = (kind, self.block_kind) {
-            query.push(" AND kind = ").bind(Value::Text(block_kind.as_str()));
+            query.push(" AND kind = ").bind(block_kind.as_str());
         }
         let Some(at) = self.active_at_micros else { return Ok(()) };
-        let at = Value::Int(to_i64(at, "active_at")?);
+        let at = to_i64(at, "active_at")?;
         match kind {
             ItemKind::Key => {
                 query.push(" AND revoked_at_micros IS NULL AND (expires_at_micros IS NULL");
@@ -220,9 +221,9 @@ impl ItemFilter {
             ItemKind::Key => "id",
             ItemKind::Block => "subject",
         };
-        query.push(" AND ").push(column).push(" >= ").bind(Value::Text(prefix));
+        query.push(" AND ").push(column).push(" >= ").bind(prefix.as_str());
         if let Some(upper) = upper {
-            query.push(" AND ").push(column).push(" < ").bind(Value::Text(upper));
+            query.push(" AND ").push(column).push(" < ").bind(upper);
         }
     }
 }

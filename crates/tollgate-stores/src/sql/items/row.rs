@@ -1,48 +1,21 @@
 //! Converts items to rows of their tables and back.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value as Json};
-use tollgate::accounts::AccountLimits;
+use tollgate::accounts::{AccountLimits, BlockKind};
 use tollgate::rules::overrides::UserEndpointLimit;
 
 use super::row_reader::RowReader;
 use super::rule_columns;
-use super::table::{ColumnType, ColumnValue, Table};
-use super::{BlockItem, BlockKind, Item, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem};
+use super::table::{ColumnType, Table};
+use super::{BlockItem, Item, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem};
 use crate::sql::engine::{Row, from_i64, to_i64};
 use crate::sql::error::{DatabaseError, ValueError};
-
-impl From<u32> for ColumnValue {
-    fn from(number: u32) -> Self {
-        ColumnValue::Int(Some(number.into()))
-    }
-}
-
-impl From<Option<u32>> for ColumnValue {
-    fn from(number: Option<u32>) -> Self {
-        ColumnValue::Int(number.map(i64::from))
-    }
-}
-
-impl From<&str> for ColumnValue {
-    fn from(text: &str) -> Self {
-        ColumnValue::Text(Some(text.to_owned()))
-    }
-}
-
-impl From<Option<&str>> for ColumnValue {
-    fn from(text: Option<&str>) -> Self {
-        ColumnValue::Text(text.map(str::to_owned))
-    }
-}
-
-impl From<Option<&[u8; 32]>> for ColumnValue {
-    fn from(hash: Option<&[u8; 32]>) -> Self {
-        ColumnValue::Bytes(hash.map(|hash| hash.to_vec()))
-    }
-}
+use crate::sql::query::Value;
 
 /// The columns of an item, in the order of its table. Rejects values that not every engine can store.
-pub(in crate::sql) fn columns(item: &Item) -> Result<Vec<ColumnValue>, DatabaseError> {
+pub(in crate::sql) fn columns(item: &Item) -> Result<Vec<Value<'_>>, DatabaseError> {
     let columns = match item {
         Item::Rule(rule) => rule_columns::of_rule(&rule.name, &rule.body)?,
         Item::Tier(tier) => rule_columns::of_tier(&tier.name, &tier.description, &tier.body)?,
@@ -68,7 +41,7 @@ pub(in crate::sql) fn columns(item: &Item) -> Result<Vec<ColumnValue>, DatabaseE
 }
 
 /// The item of a row.
-pub(in crate::sql) fn item(kind: ItemKind, columns: Vec<ColumnValue>) -> Result<Item, DatabaseError> {
+pub(in crate::sql) fn item(kind: ItemKind, columns: Vec<Value<'_>>) -> Result<Item, DatabaseError> {
     let mut row = RowReader::new(columns, Table::of(kind).name);
     Ok(match kind {
         ItemKind::Rule => {
@@ -107,9 +80,9 @@ pub(in crate::sql) fn stored_item(kind: ItemKind, row: &Row) -> Result<StoredIte
     let Table { name: table, columns, .. } = Table::of(kind);
     let value = |position, column_type| {
         Ok(match column_type {
-            ColumnType::Int => ColumnValue::Int(row.maybe_int(position)?),
-            ColumnType::Text(_) => ColumnValue::Text(row.maybe_text(position, table)?),
-            ColumnType::Bytes => ColumnValue::Bytes(row.bytes(position)?),
+            ColumnType::Int => Value::Int(row.maybe_int(position)?),
+            ColumnType::Text(_) => row.maybe_text(position, table)?.into(),
+            ColumnType::Bytes => Value::Bytes(row.bytes(position)?.map(Cow::Owned)),
         })
     };
     let values = columns.iter().enumerate().map(|(position, column)| value(position, column.column_type));
@@ -149,14 +122,14 @@ pub(in crate::sql) fn audit_json(item: &Item) -> Result<Json, DatabaseError> {
 fn columns_json(item: &Item) -> Result<Map<String, Json>, DatabaseError> {
     let columns = Table::of(item.id().kind()).columns.iter().zip(columns(item)?);
     let json = columns.filter_map(|(column, value)| match value {
-        ColumnValue::Int(number) => Some((column.name.to_owned(), number?.into())),
-        ColumnValue::Text(text) => Some((column.name.to_owned(), text?.into())),
-        ColumnValue::Bytes(_) => None,
+        Value::Int(number) => Some((column.name.to_owned(), number?.into())),
+        Value::Text(text) => Some((column.name.to_owned(), text?.into())),
+        Value::Bytes(_) => None,
     });
     Ok(json.collect())
 }
 
-fn quota_columns(quota: &QuotaItem) -> Result<Vec<ColumnValue>, DatabaseError> {
+fn quota_columns(quota: &QuotaItem) -> Result<Vec<Value<'_>>, DatabaseError> {
     let AccountLimits { requests_per_second, requests_per_hour, requests_per_day, burst } = quota.limits;
     if requests_per_second.is_some() {
         return Err(DatabaseError::value("requests_per_second", ValueError::NotAllowed));
@@ -170,17 +143,17 @@ fn quota_columns(quota: &QuotaItem) -> Result<Vec<ColumnValue>, DatabaseError> {
     ])
 }
 
-fn key_columns(key: &KeyItem) -> Result<Vec<ColumnValue>, DatabaseError> {
+fn key_columns(key: &KeyItem) -> Result<Vec<Value<'_>>, DatabaseError> {
     Ok(vec![
         (&*key.id).into(),
-        Some(&key.hash).into(),
-        key.previous_hash.as_ref().into(),
+        key.hash.as_slice().into(),
+        key.previous_hash.as_ref().map(<[u8; 32]>::as_slice).into(),
         micros(key.previous_until_micros, "previous_until_micros")?,
         (&*key.name).into(),
         not_empty(key.user.as_deref(), "user_id")?,
         not_empty(key.tenant.as_deref(), "tenant")?,
         not_empty(key.tier.as_deref(), "tier")?,
-        ColumnValue::Text(Some(Json::from(key.scopes.as_slice()).to_string())),
+        Json::from(key.scopes.as_slice()).to_string().into(),
         key.limits.requests_per_second.into(),
         key.limits.requests_per_hour.into(),
         key.limits.requests_per_day.into(),
@@ -191,18 +164,18 @@ fn key_columns(key: &KeyItem) -> Result<Vec<ColumnValue>, DatabaseError> {
     ])
 }
 
-fn micros(micros: Option<u64>, field: &'static str) -> Result<ColumnValue, DatabaseError> {
-    Ok(ColumnValue::Int(micros.map(|micros| to_i64(micros, field)).transpose()?))
+fn micros(micros: Option<u64>, field: &'static str) -> Result<Value<'static>, DatabaseError> {
+    Ok(Value::Int(micros.map(|micros| to_i64(micros, field)).transpose()?))
 }
 
-fn not_empty(text: Option<&str>, field: &'static str) -> Result<ColumnValue, DatabaseError> {
+fn not_empty<'a>(text: Option<&'a str>, field: &'static str) -> Result<Value<'a>, DatabaseError> {
     if text == Some("") {
         return Err(DatabaseError::value(field, ValueError::Empty));
     }
     Ok(text.into())
 }
 
-fn limits(row: &mut RowReader, requests_per_second: Option<u32>) -> Result<AccountLimits, DatabaseError> {
+fn limits(row: &mut RowReader<'_>, requests_per_second: Option<u32>) -> Result<AccountLimits, DatabaseError> {
     Ok(AccountLimits {
         requests_per_second,
         requests_per_hour: row.maybe_number()?,
@@ -211,7 +184,7 @@ fn limits(row: &mut RowReader, requests_per_second: Option<u32>) -> Result<Accou
     })
 }
 
-fn key(row: &mut RowReader) -> Result<KeyItem, DatabaseError> {
+fn key(row: &mut RowReader<'_>) -> Result<KeyItem, DatabaseError> {
     Ok(KeyItem {
         id: row.text()?,
         hash: row.maybe_hash()?.ok_or(row.corrupt())?,

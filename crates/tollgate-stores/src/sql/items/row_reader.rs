@@ -1,17 +1,19 @@
 //! Decodes the columns of a row.
 
-use super::table::ColumnValue;
+use std::borrow::Cow;
+
 use crate::sql::engine::from_i64;
 use crate::sql::error::DatabaseError;
+use crate::sql::query::Value;
 
 /// Takes the columns of a row one after another.
-pub(super) struct RowReader {
-    columns: std::vec::IntoIter<ColumnValue>,
+pub(super) struct RowReader<'a> {
+    columns: std::vec::IntoIter<Value<'a>>,
     table: &'static str,
 }
 
-impl RowReader {
-    pub(super) fn new(columns: Vec<ColumnValue>, table: &'static str) -> Self {
+impl<'a> RowReader<'a> {
+    pub(super) fn new(columns: Vec<Value<'a>>, table: &'static str) -> Self {
         RowReader { columns: columns.into_iter(), table }
     }
 
@@ -20,7 +22,8 @@ impl RowReader {
     }
 
     pub(super) fn maybe_text(&mut self) -> Result<Option<String>, DatabaseError> {
-        if let Some(ColumnValue::Text(text)) = self.columns.next() { Ok(text) } else { Err(self.corrupt()) }
+        let Some(Value::Text(text)) = self.columns.next() else { return Err(self.corrupt()) };
+        Ok(text.map(Cow::into_owned))
     }
 
     pub(super) fn text(&mut self) -> Result<String, DatabaseError> {
@@ -28,7 +31,7 @@ impl RowReader {
     }
 
     pub(super) fn maybe_number<T: TryFrom<i64>>(&mut self) -> Result<Option<T>, DatabaseError> {
-        let Some(ColumnValue::Int(number)) = self.columns.next() else { return Err(self.corrupt()) };
+        let Some(Value::Int(number)) = self.columns.next() else { return Err(self.corrupt()) };
         number.map(|number| from_i64(number, self.table)).transpose()
     }
 
@@ -37,7 +40,7 @@ impl RowReader {
     }
 
     pub(super) fn maybe_hash(&mut self) -> Result<Option<[u8; 32]>, DatabaseError> {
-        let Some(ColumnValue::Bytes(bytes)) = self.columns.next() else { return Err(self.corrupt()) };
-        bytes.map(|bytes| bytes.try_into().map_err(|_| self.corrupt())).transpose()
+        let Some(Value::Bytes(bytes)) = self.columns.next() else { return Err(self.corrupt()) };
+        bytes.map(|bytes| (*bytes).try_into().map_err(|_| self.corrupt())).transpose()
     }
 }

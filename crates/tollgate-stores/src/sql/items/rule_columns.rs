@@ -1,31 +1,24 @@
 //! Rules and tiers as columns: each key of `[[rules]]` or `[[tiers]]` has one, and an absent key is NULL.
 //!
-//! Durations are stored as written: `1s` as text, whole seconds as digits. The short forms of `limits` share one column, a JSON
-//! object.
+//! Durations are stored as written: `1s` as text, whole seconds as digits. The short forms of `limits`, and keys without a
+//! column of their own, share one column, a JSON object.
 
 use serde_json::{Map, Value as Json};
 
 use super::row_reader::RowReader;
-use super::table::ColumnValue;
 use crate::sql::error::{DatabaseError, ValueError};
+use crate::sql::query::Value;
 
-/// Keys of a rule that replace `limits`.
-const RULE_SHORT_FORM: [&str; 5] =
+/// Keys of a rule that have no column of their own.
+const OTHER_RULE_KEYS: [&str; 2] = ["cost", "failure_mode"];
+/// Keys of a rule or tier that replace `limits`.
+const SHORT_FORM: [&str; 5] =
     ["requests_per_second", "requests_per_minute", "requests_per_hour", "requests_per_day", "burst_size"];
-/// Keys of a tier that replace `limits`.
-const TIER_SHORT_FORM: [&str; 8] = [
-    "limit",
-    "window",
-    "burst",
-    "requests_per_second",
-    "requests_per_minute",
-    "requests_per_hour",
-    "requests_per_day",
-    "burst_size",
-];
+/// Keys that only a tier has in addition.
+const TIER_SHORT_FORM: [&str; 5] = ["limit", "window", "burst", "on_store_failure", "failure_mode"];
 
 /// The columns of a rule, in the order of its table.
-pub(super) fn of_rule(name: &str, body: &Map<String, Json>) -> Result<Vec<ColumnValue>, DatabaseError> {
+pub(super) fn of_rule<'a>(name: &'a str, body: &Map<String, Json>) -> Result<Vec<Value<'a>>, DatabaseError> {
     let mut keys = BodyKeys::new("", body.clone());
     let mut response = BodyKeys::new("response.", keys.object("response")?.unwrap_or_default());
     let columns = vec![
@@ -36,7 +29,7 @@ pub(super) fn of_rule(name: &str, body: &Map<String, Json>) -> Result<Vec<Column
         keys.text("layer")?,
         keys.text("algorithm")?,
         keys.json("limits", Json::is_array, "a list")?,
-        keys.collect(&RULE_SHORT_FORM),
+        keys.collect(SHORT_FORM.iter().chain(&OTHER_RULE_KEYS)),
         keys.text("action")?,
         keys.duration("max_delay")?,
         keys.text("on_store_failure")?,
@@ -52,7 +45,7 @@ pub(super) fn of_rule(name: &str, body: &Map<String, Json>) -> Result<Vec<Column
 }
 
 /// The body of a rule, from the columns after the name.
-pub(super) fn rule_body(row: &mut RowReader) -> Result<Map<String, Json>, DatabaseError> {
+pub(super) fn rule_body(row: &mut RowReader<'_>) -> Result<Map<String, Json>, DatabaseError> {
     let (mut body, mut response) = (Map::new(), Map::new());
     put(&mut body, "priority", row.maybe_number::<i64>()?);
     put(&mut body, "when", json(row)?);
@@ -75,18 +68,18 @@ pub(super) fn rule_body(row: &mut RowReader) -> Result<Map<String, Json>, Databa
 }
 
 /// The columns of a tier, in the order of its table.
-pub(super) fn of_tier(
-    name: &str,
-    description: &str,
+pub(super) fn of_tier<'a>(
+    name: &'a str,
+    description: &'a str,
     body: &Map<String, Json>,
-) -> Result<Vec<ColumnValue>, DatabaseError> {
+) -> Result<Vec<Value<'a>>, DatabaseError> {
     let mut keys = BodyKeys::new("", body.clone());
     let columns = vec![
         name.into(),
         description.into(),
         keys.text("algorithm")?,
         keys.json("limits", Json::is_array, "a list")?,
-        keys.collect(&TIER_SHORT_FORM),
+        keys.collect(TIER_SHORT_FORM.iter().chain(&SHORT_FORM)),
         keys.duration("max_delay")?,
     ];
     keys.finish()?;
@@ -94,7 +87,7 @@ pub(super) fn of_tier(
 }
 
 /// The body of a tier, from the columns after name and description.
-pub(super) fn tier_body(row: &mut RowReader) -> Result<Map<String, Json>, DatabaseError> {
+pub(super) fn tier_body(row: &mut RowReader<'_>) -> Result<Map<String, Json>, DatabaseError> {
     let mut body = Map::new();
     put(&mut body, "algorithm", row.maybe_text()?);
     put(&mut body, "limits", json(row)?);
@@ -110,7 +103,11 @@ fn put(body: &mut Map<String, Json>, key: &str, value: Option<impl Into<Json>>) 
     }
 }
 
-fn extend(body: &mut Map<String, Json>, more: Option<Json>, row: &RowReader) -> Result<(), DatabaseError> {
+fn extend(
+    body: &mut Map<String, Json>,
+    more: Option<Json>,
+    row: &RowReader<'_>,
+) -> Result<(), DatabaseError> {
     match more {
         None => {}
         Some(Json::Object(more)) => body.extend(more),
@@ -119,16 +116,16 @@ fn extend(body: &mut Map<String, Json>, more: Option<Json>, row: &RowReader) -> 
     Ok(())
 }
 
-fn json(row: &mut RowReader) -> Result<Option<Json>, DatabaseError> {
+fn json(row: &mut RowReader<'_>) -> Result<Option<Json>, DatabaseError> {
     let text = row.maybe_text()?;
     text.map(|text| serde_json::from_str(&text).map_err(|_| row.corrupt())).transpose()
 }
 
-fn duration(row: &mut RowReader) -> Result<Option<Json>, DatabaseError> {
+fn duration(row: &mut RowReader<'_>) -> Result<Option<Json>, DatabaseError> {
     Ok(row.maybe_text()?.map(|text| text.parse::<u64>().map_or(Json::from(text), Json::from)))
 }
 
-fn flag(row: &mut RowReader) -> Result<Option<bool>, DatabaseError> {
+fn flag(row: &mut RowReader<'_>) -> Result<Option<bool>, DatabaseError> {
     Ok(row.maybe_number::<u8>()?.map(|flag| flag != 0))
 }
 
@@ -166,25 +163,25 @@ impl BodyKeys {
         })
     }
 
-    fn int(&mut self, key: &str) -> Result<ColumnValue, DatabaseError> {
-        self.read(key, "an integer", |value| value.as_i64()).map(ColumnValue::Int)
+    fn int(&mut self, key: &str) -> Result<Value<'static>, DatabaseError> {
+        self.read(key, "an integer", |value| value.as_i64()).map(Value::Int)
     }
 
-    fn flag(&mut self, key: &str) -> Result<ColumnValue, DatabaseError> {
-        self.read(key, "true or false", |value| value.as_bool().map(i64::from)).map(ColumnValue::Int)
+    fn flag(&mut self, key: &str) -> Result<Value<'static>, DatabaseError> {
+        self.read(key, "true or false", |value| value.as_bool().map(i64::from)).map(Value::Int)
     }
 
-    fn text(&mut self, key: &str) -> Result<ColumnValue, DatabaseError> {
-        self.read(key, "a string", |value| value.as_str().map(str::to_owned)).map(ColumnValue::Text)
+    fn text(&mut self, key: &str) -> Result<Value<'static>, DatabaseError> {
+        self.read(key, "a string", |value| value.as_str().map(str::to_owned)).map(Value::from)
     }
 
     /// A duration. A string of digits is rejected, because digits represent a number in the column.
-    fn duration(&mut self, key: &str) -> Result<ColumnValue, DatabaseError> {
+    fn duration(&mut self, key: &str) -> Result<Value<'static>, DatabaseError> {
         let read = |value: Json| match value {
             Json::String(text) if text.parse::<u64>().is_err() => Some(text),
             value => value.as_u64().map(|seconds| seconds.to_string()),
         };
-        self.read(key, "a duration such as \"90s\" or \"1h\"", read).map(ColumnValue::Text)
+        self.read(key, "a duration such as \"90s\" or \"1h\"", read).map(Value::from)
     }
 
     fn json(
@@ -192,25 +189,25 @@ impl BodyKeys {
         key: &str,
         fits: fn(&Json) -> bool,
         expected: &'static str,
-    ) -> Result<ColumnValue, DatabaseError> {
-        self.read(key, expected, |value| fits(&value).then(|| value.to_string())).map(ColumnValue::Text)
+    ) -> Result<Value<'static>, DatabaseError> {
+        self.read(key, expected, |value| fits(&value).then(|| value.to_string())).map(Value::from)
     }
 
     /// A list. A single string becomes a list of one.
-    fn list_or_one(&mut self, key: &str) -> Result<ColumnValue, DatabaseError> {
+    fn list_or_one(&mut self, key: &str) -> Result<Value<'static>, DatabaseError> {
         let read = |value: Json| match value {
             Json::Array(_) => Some(value.to_string()),
             Json::String(_) => Some(Json::from(vec![value]).to_string()),
             _ => None,
         };
-        self.read(key, "a list", read).map(ColumnValue::Text)
+        self.read(key, "a list", read).map(Value::from)
     }
 
     /// Those of these keys that are present, as one object.
-    fn collect(&mut self, keys: &[&str]) -> ColumnValue {
-        let found = keys.iter().filter_map(|key| self.left.remove_entry(*key));
+    fn collect<'a>(&mut self, keys: impl Iterator<Item = &'a &'static str>) -> Value<'static> {
+        let found = keys.filter_map(|key| self.left.remove_entry(*key));
         let found: Map<String, Json> = found.collect();
-        ColumnValue::Text((!found.is_empty()).then(|| Json::Object(found).to_string()))
+        (!found.is_empty()).then(|| Json::Object(found).to_string()).into()
     }
 
     /// Rejects keys that were not taken.
@@ -231,8 +228,8 @@ mod tests {
 
     fn round_trip(body: Json) -> Result<Json, DatabaseError> {
         let Json::Object(body) = body else { panic!("an object") };
-        let columns = row::columns(&Item::Rule(RuleItem { name: "r".to_owned(), body }))?;
-        match row::item(ItemKind::Rule, columns)? {
+        let rule = Item::Rule(RuleItem { name: "r".to_owned(), body });
+        match row::item(ItemKind::Rule, row::columns(&rule)?)? {
             Item::Rule(rule) => Ok(rule.body.into()),
             other => panic!("{other:?}"),
         }
@@ -249,7 +246,8 @@ mod tests {
                 "action": "throttle", "max_delay": "1s500ms", "on_store_failure": "closed", "leases": false,
                 "response": {"status": 503, "message": "", "retry_after_floor": 5}, "enabled": false
             }),
-            json!({"per": ["user"], "requests_per_second": 5, "requests_per_day": 10, "burst_size": 7}),
+            json!({"per": ["user"], "limits": [], "cost": "descriptor:tokens"}),
+            json!({"per": ["user"], "cost": 3, "requests_per_second": 5, "requests_per_day": 10, "burst_size": 7}),
             json!({"when": {}, "per": [], "limits": [], "max_delay": 3, "leases": true}),
         ];
         for body in bodies {

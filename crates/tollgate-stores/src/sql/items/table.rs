@@ -3,7 +3,6 @@
 use super::{ItemId, ItemKind};
 use crate::sql::error::{DatabaseError, ValueError};
 use crate::sql::query::{Query, Value};
-use crate::sql::settings::Engine;
 
 /// Maximum rows per statement, and roughly the maximum bytes: far below the limits of all engines.
 pub(in crate::sql) const CHUNK_ROWS: usize = 200;
@@ -33,14 +32,6 @@ pub(in crate::sql) enum ColumnType {
     Text(usize),
     /// A hash. Never in the audit log.
     Bytes,
-}
-
-/// The value of one column of a row.
-#[derive(Clone, PartialEq)]
-pub(in crate::sql) enum ColumnValue {
-    Int(Option<i64>),
-    Text(Option<String>),
-    Bytes(Option<Vec<u8>>),
 }
 
 /// The columns that all tables of items have in common, after their own.
@@ -183,7 +174,7 @@ impl Table {
             query.list(self.key_names()).push(" IN (");
             for (number, id) in ids.iter().enumerate() {
                 query.push(if number == 0 { "" } else { ", " });
-                query.bind_all(id.key_values().into_iter().flatten().map(Value::Text));
+                query.bind_all(id.key_values().into_iter().flatten());
             }
             query.push(")");
             return;
@@ -194,7 +185,7 @@ impl Table {
                 self.key_names().zip(id.key_values().into_iter().flatten()).enumerate()
             {
                 query.push(if position == 0 { "" } else { " AND " }).push(key).push(" = ");
-                query.bind(Value::Text(value));
+                query.bind(value);
             }
             query.push(")");
         }
@@ -209,18 +200,17 @@ impl Table {
     }
 
     /// Turns an `INSERT` into an upsert.
-    pub(in crate::sql) fn push_replace(&self, query: &mut Query<'_>, engine: Engine) {
-        push_on_conflict(query, engine, self.key_names());
+    pub(in crate::sql) fn push_replace(&self, query: &mut Query<'_>) {
+        query.push(" ON CONFLICT (").list(self.key_names()).push(") DO UPDATE SET ");
         for (number, name) in self.column_names().skip(self.key_columns).enumerate() {
-            query.push(if number == 0 { "" } else { ", " }).push(name).push(" = ");
-            push_proposed(query, engine, name);
+            query.push(if number == 0 { "" } else { ", " }).push(name).push(" = excluded.").push(name);
         }
     }
 
     /// Checks that every engine can store these values unchanged.
-    pub(in crate::sql) fn check(&self, values: &[ColumnValue]) -> Result<(), DatabaseError> {
+    pub(in crate::sql) fn check(&self, values: &[Value<'_>]) -> Result<(), DatabaseError> {
         for (position, (column, value)) in self.columns.iter().zip(values).enumerate() {
-            let (ColumnValue::Text(Some(text)), ColumnType::Text(max)) = (value, column.column_type) else {
+            let (Value::Text(Some(text)), ColumnType::Text(max)) = (value, column.column_type) else {
                 continue;
             };
             if text.is_empty() && position < self.key_columns {
@@ -233,52 +223,8 @@ impl Table {
 
     /// Checks that every engine can store this id.
     pub(in crate::sql) fn check_id(&self, id: &ItemId) -> Result<(), DatabaseError> {
-        let keys: Vec<ColumnValue> = id
-            .key_values()
-            .into_iter()
-            .flatten()
-            .map(|key| ColumnValue::Text(Some(key.to_owned())))
-            .collect();
+        let keys: Vec<Value<'_>> = id.key_values().into_iter().flatten().map(Value::from).collect();
         self.check(&keys)
-    }
-}
-
-/// Appends ` ON CONFLICT … SET ` in the syntax of the engine.
-pub(in crate::sql) fn push_on_conflict(
-    query: &mut Query<'_>,
-    engine: Engine,
-    keys: impl Iterator<Item = &'static str>,
-) {
-    match engine {
-        Engine::MySql => query.push(" ON DUPLICATE KEY UPDATE "),
-        Engine::Sqlite | Engine::Postgres => query.push(" ON CONFLICT (").list(keys).push(") DO UPDATE SET "),
-    };
-}
-
-/// Appends the value that the `INSERT` proposed for a column.
-pub(in crate::sql) fn push_proposed(query: &mut Query<'_>, engine: Engine, column: &'static str) {
-    match engine {
-        Engine::MySql => query.push("VALUES(").push(column).push(")"),
-        Engine::Sqlite | Engine::Postgres => query.push("excluded.").push(column),
-    };
-}
-
-impl ColumnValue {
-    pub(in crate::sql) fn value(&self) -> Value<'_> {
-        match self {
-            ColumnValue::Int(number) => Value::MaybeInt(*number),
-            ColumnValue::Text(text) => Value::MaybeText(text.as_deref()),
-            ColumnValue::Bytes(bytes) => Value::MaybeBytes(bytes.as_deref()),
-        }
-    }
-
-    /// Its approximate size in a statement.
-    pub(in crate::sql) fn weight(&self) -> usize {
-        match self {
-            ColumnValue::Int(_) => 8,
-            ColumnValue::Text(text) => text.as_ref().map_or(0, String::len),
-            ColumnValue::Bytes(bytes) => bytes.as_ref().map_or(0, Vec::len),
-        }
     }
 }
 

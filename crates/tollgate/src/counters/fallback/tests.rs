@@ -94,13 +94,36 @@ fn returned_transfer_adds_to_new_charges() {
     for algorithm in Algorithm::ALL {
         let limit = Limit::new(algorithm, 100, MINUTE).unwrap();
         let fallback = Fallback::new(MemoryBounds::default());
-        assert_eq!(admitted(&fallback, &limit, 1), 100);
-        let transfer = fallback.transfer(&charges(&limit, 1), NOW);
         assert!(fallback.charge(&charges(&limit, 60), nodes(1), NOW).verdicts[0].admits());
+        let transfer = fallback.transfer(&charges(&limit, 1), NOW);
+        assert_eq!(admitted(&fallback, &limit, 1), 40, "{algorithm}: a transfer frees nothing of the share");
         drop(transfer);
-        assert_eq!(admitted(&fallback, &limit, 1), 0, "{algorithm}");
         assert_eq!(fallback.status().pending, 1, "still pending");
+        let again = fallback.transfer(&charges(&limit, 1), NOW);
+        assert_eq!(again.charges.charges[0].cost, 100, "{algorithm}");
     }
+}
+
+#[test]
+fn last_answers_are_bounded_and_forgotten() {
+    let limit = Limit::new(Algorithm::FixedWindow, 100, MINUTE).unwrap();
+    let keys_max = std::num::NonZeroUsize::new(8 * SHARDS).unwrap();
+    let answers = LastAnswers::new(keys_max);
+    let answer = |subject: u128, remaining: u32| {
+        let mut asked = charges(&limit, 1);
+        asked.charges[0].subject = Subject(subject);
+        let mut verdicts = MemoryCounters::default().charge_all_now(&asked, NOW);
+        verdicts.verdicts[0].remaining = remaining;
+        answers.update(&asked, &verdicts, nodes(4), NOW);
+        answers.get(key_of(&asked.charges[0]), NOW).map(|answer| answer.remaining)
+    };
+    assert_eq!(answer(0, 25), None, "not less than the share: not stored");
+    let in_one_shard = [0, SHARDS as u128, 2 * SHARDS as u128];
+    assert_eq!(in_one_shard.map(|subject| answer(subject, 24)), [Some(24), Some(24), None], "full");
+    assert_eq!(answer(0, 3), Some(3), "a stored one is updated");
+    assert_eq!(answer(0, 25), None, "restored: forgotten");
+    assert!(answers.get(SHARDS as u128 ^ 9, NOW + Span::from_secs(59)).is_some());
+    assert!(answers.get(SHARDS as u128 ^ 9, NOW + Span::from_secs(60)).is_none(), "its window has ended");
 }
 
 #[test]
@@ -111,7 +134,7 @@ fn reset_in_flight_does_not_return() {
     let transfer = fallback.transfer(&charges(&limit, 1), NOW);
     fallback.discard(&[7 ^ 9]);
     drop(transfer);
-    assert!(fallback.counters().is_empty());
+    assert!(fallback.unreconciled.is_empty() && fallback.shares().is_empty());
     assert_eq!(admitted(&fallback, &limit, 4), 25);
 }
 
@@ -149,5 +172,5 @@ fn sweep_after_the_outage_clears_the_used_flag() {
     (0..SHARDS).for_each(|turn| fallback.sweep_shard(turn, NOW));
     assert!(fallback.is_used(), "a counter is still held");
     (0..SHARDS).for_each(|turn| fallback.sweep_shard(turn, NOW + Span::from_secs(61)));
-    assert!(!fallback.is_used() && fallback.counters().is_empty());
+    assert!(!fallback.is_used() && fallback.unreconciled.is_empty());
 }

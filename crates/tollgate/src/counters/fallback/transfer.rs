@@ -49,7 +49,7 @@ impl Drop for Transfer<'_, '_> {
         for key in keys.drain(..) {
             let left = charges.charges.iter().find(|charge| key_of(charge) == key);
             let Some((counter, charge)) = fallback.pending.end_transfer(key).zip(left) else { continue };
-            fallback.put_back(charge, counter.tenant, *now);
+            fallback.count_unreconciled(charge, counter.tenant, *now);
             fallback.pending.put_back(counter);
             fallback.mark_used();
         }

@@ -325,6 +325,24 @@ impl Shard {
         charge.limit.capacity().saturating_sub(evaluated.verdict.remaining)
     }
 
+    /// Charges a counter so that at most `remaining` is left. An overflow counter is not lowered: it has other clients.
+    pub(super) fn lower(
+        &mut self,
+        key: Key,
+        tenant: TenantSlot,
+        charge: &Charge<'_>,
+        remaining: u32,
+        now: Timestamp,
+    ) {
+        let current = self.evaluate(key, tenant, &Charge { cost: 0, ..*charge }, now);
+        let excess = current.verdict.remaining.saturating_sub(remaining);
+        if excess > 0 && current.key == key {
+            let charge = Charge { cost: excess, ..*charge };
+            let evaluated = self.evaluate_at(key, tenant, &charge, now);
+            self.commit(&evaluated, &charge, now);
+        }
+    }
+
     /// Adds a log from a snapshot, with its reservation.
     pub(super) fn insert_log(&mut self, entry: LogEntry) {
         self.reserve_log_bytes(entry.tenant, entry.reserved);

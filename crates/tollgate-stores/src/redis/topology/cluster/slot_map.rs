@@ -63,16 +63,7 @@ impl SlotMap {
             }
             _ => LeaseAction::Revoke,
         };
-        // Slots come in long ranges: names are compared only where the pair of owners changes.
-        let mut last = None;
-        let actions = self.owner.iter().zip(&next.owner).map(|(old, new)| match last {
-            Some((pair, action)) if pair == (old, new) => action,
-            _ => {
-                let action = action(*old, *new);
-                last = Some(((old, new), action));
-                action
-            }
-        });
+        let actions = self.owner.iter().zip(&next.owner).map(|(old, new)| action(*old, *new));
         (0..).zip(actions).filter(|(_, action)| *action != LeaseAction::Keep).collect()
     }
 

@@ -1,18 +1,14 @@
-//! The counters of this service: in memory, or shared on Redis.
+//! The counters of a node: in memory, or shared on Redis.
 
 use std::num::NonZeroU32;
 
 use tollgate::counters::{Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts};
-use tollgate::{Limiter, MemoryCounters, Timestamp};
-use tollgate_stores::redis::{RedisCounters, ServerStats};
+use tollgate::{MemoryCounters, Timestamp};
 
-use crate::records::Records;
+use crate::redis::{RedisCounters, ServerStats};
 
-/// The limiter of this service.
-pub(crate) type ServiceLimiter = Limiter<Counters, Records>;
-
-/// The counters of this service.
-pub(crate) enum Counters {
+/// The counters of a node.
+pub enum Counters {
     /// In the memory of this process.
     Memory(MemoryCounters),
     /// On Redis, shared with other nodes.
@@ -21,47 +17,47 @@ pub(crate) enum Counters {
 
 /// The state of the shared counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StoreState {
+pub enum StoreState {
     /// All servers are available.
-    Reached,
+    Up,
     /// Decisions succeed, but something needs attention.
-    Hindered(String),
+    Impaired(String),
     /// Some servers are unreachable: the fallback counts this node's share.
-    Unreached(String),
+    Unreachable(String),
     /// The servers reject this node: all checks fail until an operator acts.
-    Refused(String),
+    Rejected(String),
 }
 
 impl StoreState {
     /// Whether decisions use the fallback, or fail.
-    pub(crate) fn is_outage(&self) -> bool {
-        matches!(self, StoreState::Unreached(_) | StoreState::Refused(_))
+    pub fn is_outage(&self) -> bool {
+        matches!(self, StoreState::Unreachable(_) | StoreState::Rejected(_))
     }
 
     /// What is wrong and what follows from it.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    pub fn problem(&self) -> Option<String> {
         match self {
-            StoreState::Reached => None,
-            StoreState::Hindered(reason) => Some(format!("{reason}; other checks are not affected")),
-            StoreState::Unreached(reason) => {
+            StoreState::Up => None,
+            StoreState::Impaired(reason) => Some(format!("{reason}; other checks are not affected")),
+            StoreState::Unreachable(reason) => {
                 Some(format!("{reason}; this node counts its share of each limit until the store recovers"))
             }
-            StoreState::Refused(reason) => Some(format!("{reason}; all checks fail until this is fixed")),
+            StoreState::Rejected(reason) => Some(format!("{reason}; all checks fail until this is fixed")),
         }
     }
 }
 
 impl Counters {
-    /// The counters in memory, if this service uses them.
-    pub(crate) fn memory(&self) -> Option<&MemoryCounters> {
+    /// The counters in memory, if the node uses them.
+    pub fn memory(&self) -> Option<&MemoryCounters> {
         match self {
             Counters::Memory(memory) => Some(memory),
             Counters::Redis(_) => None,
         }
     }
 
-    /// The counters on Redis, if this service uses them.
-    pub(crate) fn redis(&self) -> Option<&RedisCounters> {
+    /// The counters on Redis, if the node uses them.
+    pub fn redis(&self) -> Option<&RedisCounters> {
         match self {
             Counters::Memory(_) => None,
             Counters::Redis(redis) => Some(redis),
@@ -69,27 +65,27 @@ impl Counters {
     }
 
     /// The state of the store. Memory is always available.
-    pub(crate) fn state(&self) -> StoreState {
-        let Counters::Redis(redis) = self else { return StoreState::Reached };
+    pub fn state(&self) -> StoreState {
+        let Counters::Redis(redis) = self else { return StoreState::Up };
         if let Some(reason) = redis.misconfiguration() {
-            return StoreState::Refused(reason);
+            return StoreState::Rejected(reason);
         }
         let servers = redis.servers();
         let is_down = |server: &&ServerStats| !server.connected || server.breaker_open;
         let outages: Vec<String> = servers.iter().filter(is_down).map(outage).collect();
         if servers.is_empty() {
-            return StoreState::Unreached(redis.no_servers_reason().to_owned());
+            return StoreState::Unreachable(redis.no_servers_reason().to_owned());
         }
         if !outages.is_empty() {
-            return StoreState::Unreached(outages.join(", "));
+            return StoreState::Unreachable(outages.join(", "));
         }
         if !redis.fleet().has_joined() {
-            return StoreState::Unreached("the fleet is not joined yet".to_owned());
+            return StoreState::Unreachable("the fleet is not joined yet".to_owned());
         }
         if let Some(reason) = redis.failure() {
-            return StoreState::Unreached(format!("decisions fail ({reason})"));
+            return StoreState::Unreachable(format!("decisions fail ({reason})"));
         }
-        redis.warning().map_or(StoreState::Reached, StoreState::Hindered)
+        redis.warning().map_or(StoreState::Up, StoreState::Impaired)
     }
 }
 
@@ -100,7 +96,17 @@ fn outage(server: &ServerStats) -> String {
     format!("{} {what} ({reason})", server.server)
 }
 
-// Calls to Redis are boxed: their futures would enlarge every check, also with counters in memory.
+/// The same call on either store. Calls to Redis are boxed: their futures would enlarge every check, also with counters in
+/// memory.
+macro_rules! on_either {
+    ($counters:expr, $store:ident => $call:expr) => {
+        match $counters {
+            Counters::Memory($store) => $call.await,
+            Counters::Redis($store) => Box::pin($call).await,
+        }
+    };
+}
+
 impl CounterStore for Counters {
     async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
         match self {
@@ -118,10 +124,7 @@ impl CounterStore for Counters {
     }
 
     async fn reconcile(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
-        match self {
-            Counters::Memory(memory) => memory.reconcile(held, now).await,
-            Counters::Redis(redis) => Box::pin(redis.reconcile(held, now)).await,
-        }
+        on_either!(self, store => store.reconcile(held, now))
     }
 
     async fn reconcile_and_charge(
@@ -130,26 +133,21 @@ impl CounterStore for Counters {
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> Result<Verdicts, StoreError> {
-        match self {
-            Counters::Memory(memory) => memory.reconcile_and_charge(held, charges, now).await,
-            Counters::Redis(redis) => Box::pin(redis.reconcile_and_charge(held, charges, now)).await,
-        }
+        on_either!(self, store => store.reconcile_and_charge(held, charges, now))
     }
 }
 
 impl CounterAdmin for Counters {
+    async fn verify_reset(&self, charges: &Charges<'_>) -> Result<(), StoreError> {
+        on_either!(self, store => store.verify_reset(charges))
+    }
+
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
-        match self {
-            Counters::Memory(memory) => memory.reset(charges).await,
-            Counters::Redis(redis) => Box::pin(redis.reset(charges)).await,
-        }
+        on_either!(self, store => store.reset(charges))
     }
 
     async fn pardon(&self, client: &str) -> Result<bool, StoreError> {
-        match self {
-            Counters::Memory(memory) => memory.pardon(client).await,
-            Counters::Redis(redis) => Box::pin(redis.pardon(client)).await,
-        }
+        on_either!(self, store => store.pardon(client))
     }
 
     async fn penalized_clients(
@@ -157,10 +155,7 @@ impl CounterAdmin for Counters {
         count_max: usize,
         now: Timestamp,
     ) -> Result<Vec<PenalizedClient>, StoreError> {
-        match self {
-            Counters::Memory(memory) => memory.penalized_clients(count_max, now).await,
-            Counters::Redis(redis) => Box::pin(redis.penalized_clients(count_max, now)).await,
-        }
+        on_either!(self, store => store.penalized_clients(count_max, now))
     }
 }
 

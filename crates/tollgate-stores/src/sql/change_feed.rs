@@ -6,7 +6,7 @@ use super::audit::{self, AuditEntry};
 use super::engine::{Pool, Transaction, from_i64, to_i64};
 use super::error::DatabaseError;
 use super::items::{ItemId, ItemKind, StoredItem, list};
-use super::query::{Query, Value};
+use super::query::Query;
 use super::version;
 
 /// With more audit entries than this, reloading everything is cheaper.
@@ -52,7 +52,7 @@ async fn read(
     let since = to_i64(since, "version")?;
     let limit = i64::try_from(ENTRIES_MAX + 1).unwrap_or(i64::MAX);
     let mut query = Query::new("SELECT version, kind, subject FROM admin_audit WHERE version > ");
-    query.bind(Value::Int(since)).push(" ORDER BY version LIMIT ").bind(Value::Int(limit));
+    query.bind(since).push(" ORDER BY version LIMIT ").bind(limit);
     let rows = transaction.rows(&query).await?;
     let (mut versions, mut seen, mut ids) = (HashSet::new(), HashSet::new(), Vec::new());
     for row in &rows {
