@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::audit::Audit;
 use crate::commands::completions::Completions;
+use crate::commands::explain::ExplainArgs;
 use crate::commands::inspect::Inspect;
 use crate::commands::man::Man;
 use crate::commands::migrate::Migrate;
@@ -99,9 +100,10 @@ Examples:
 Examples:
   tollgate explain --user alice --tier free --endpoint /api/v1/users --method GET
   tollgate explain --ip 203.0.113.7 --endpoint /login --json
+  tollgate explain --user alice --endpoint /login --all   also rules that do not match
 
 Exit codes: 0 whatever the decision, 2 error.")]
-    Explain(RequestArgs),
+    Explain(ExplainArgs),
     /// Show the live counters of a user, key or address (requires a key)
     #[command(after_help = "\
 Examples:

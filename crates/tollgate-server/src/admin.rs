@@ -15,7 +15,7 @@ pub(crate) mod import;
 pub(crate) mod key_rotation;
 pub(crate) mod keys;
 pub(crate) mod list_query;
-mod page;
+pub(crate) mod page;
 mod parse;
 pub(crate) mod penalties;
 mod preconditions;

@@ -6,6 +6,7 @@
 
 mod activity;
 mod connection;
+mod framing;
 mod limits;
 mod service;
 mod socket;

@@ -195,6 +195,33 @@ async fn idle_http2_connection_is_closed() {
 }
 
 #[tokio::test]
+async fn body_in_a_separate_read_keeps_the_connection_idle() {
+    let (header_timeout, idle_timeout) = (Duration::from_millis(500), 2 * PATIENCE);
+    let server = start(ServerSettings { header_timeout, idle_timeout, ..settings() }).await;
+    let mut stream = server.connect().await;
+    for _ in 0..3 {
+        stream.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        stream.write_all(b"body").await.unwrap();
+        assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200"));
+        tokio::time::sleep(Duration::from_millis(1_000)).await;
+    }
+    assert_eq!(server.stats.timed_out.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn half_closed_connection_is_answered() {
+    let server = start(with_long_timeouts()).await;
+    for path in ["/", "/slow"] {
+        let mut stream = server.connect().await;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let text = rest(&mut stream).await;
+        assert!(text.starts_with("HTTP/1.1 200"), "{path}: {text:?}");
+    }
+}
+
+#[tokio::test]
 async fn client_that_does_not_read_is_disconnected() {
     let write_timeout = Duration::from_millis(500);
     let server = start(ServerSettings { write_timeout, ..with_long_timeouts() }).await;

@@ -1,6 +1,8 @@
-//! `tollgate explain`: shows for every rule whether it matches and what its limits say.
+//! `tollgate explain`: shows the rules that match and what their limits say.
 
 use serde_json::Value;
+
+use clap::Args;
 
 use super::request_args::RequestArgs;
 use crate::client::Precondition;
@@ -10,13 +12,25 @@ use crate::output::table::{Cell, Table};
 use crate::output::{Style, escape};
 use crate::{CliError, Client, Exit, Output};
 
-pub(crate) fn run(request: &RequestArgs, client: &Client, output: &Output) -> Result<Exit, CliError> {
-    let response = client.post("/v1/rate-limit/explain", request, Precondition::None)?;
+#[derive(Args)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    request: RequestArgs,
+    /// List rules that do not match, too
+    #[arg(long)]
+    all: bool,
+}
+
+pub(crate) fn run(explain: &ExplainArgs, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let query = if explain.all { "?all=true&limit=1000" } else { "" };
+    let path = format!("/v1/rate-limit/explain{query}");
+    let response = client.post(&path, &explain.request, Precondition::None)?;
     let body = &response.body;
     output.warnings(body);
     Ok(output.response(&response.text, || {
         let rules = rules(&body["rules"]).render(output);
-        format!("{}{}\n{rules}", decision(body, output), account(&body["account"]))
+        let unlisted = unlisted(body, explain.all);
+        format!("{}{}\n{rules}{unlisted}", decision(body, output), account(&body["account"]))
     })?)
 }
 
@@ -34,6 +48,16 @@ fn account(account: &Value) -> String {
     });
     let facts = if facts.is_empty() { None } else { Some(format!("account: {}", facts.join(", "))) };
     [facts, override_source].into_iter().flatten().map(|line| line + "\n").collect()
+}
+
+/// What the table leaves out.
+fn unlisted(body: &Value, all: bool) -> String {
+    let more = if body["next"].is_null() { "" } else { "more rules follow on the next page of the API\n" };
+    match body["unmatched"].as_u64().filter(|count| *count > 0 && !all) {
+        Some(1) => format!("{more}1 rule does not match: --all lists it\n"),
+        Some(count) => format!("{more}{count} rules do not match: --all lists them\n"),
+        None => more.to_owned(),
+    }
 }
 
 /// One row per limit; the first row of a rule also names the rule.

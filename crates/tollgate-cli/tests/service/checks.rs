@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{Answer, Service};
 
@@ -295,7 +295,7 @@ fn status_never_charges() {
 }
 
 #[test]
-fn explain_lists_every_rule_and_charges_nothing() {
+fn explain_pages_rules_and_charges_nothing() {
     let service = Service::with_config(
         r#"
         default_limit = 5
@@ -316,7 +316,28 @@ fn explain_lists_every_rule_and_charges_nothing() {
     );
     let ask = r#"{"user_id":"a","endpoint":"//x/../y/"}"#;
     service.post("/v1/rate-limit/explain", ask);
-    let body = service.post("/v1/rate-limit/explain", ask).json();
+    let matching = service.post("/v1/rate-limit/explain", ask).json();
+    let names = |body: &Value| -> Vec<String> {
+        body["rules"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|rule| rule["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        (names(&matching), &matching["unmatched"]),
+        (vec!["site".to_owned(), "default".to_owned()], &json!(2))
+    );
+    let page = service.post("/v1/rate-limit/explain?all=true&limit=3", ask).json();
+    assert_eq!((names(&page).len(), &page["next"]), (3, &json!("3")));
+    let last = service.post("/v1/rate-limit/explain?all=true&limit=3&after=3", ask).json();
+    assert_eq!((names(&last), &last["next"]), (vec!["default".to_owned()], &Value::Null));
+    for (query, field) in [("all=1", "all"), ("limit=0", "limit"), ("after=x", "after"), ("page=2", "page")] {
+        let refused = service.post(&format!("/v1/rate-limit/explain?{query}"), ask).error();
+        assert_eq!(refused, (400, "INVALID_INPUT".to_owned(), field.to_owned()));
+    }
+    let body = service.post("/v1/rate-limit/explain?all=true", ask).json();
     assert_eq!(
         (&body["allowed"], &body["rule"], &body["remaining"]),
         (&json!(true), &json!("default"), &json!(5))

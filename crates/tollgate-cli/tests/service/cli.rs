@@ -50,7 +50,10 @@ fn json_flag_prints_the_server_response() {
 fn explain_prints_a_table() {
     let service =
         Service::with_config("default_limit = 5\n[[tiers]]\nname = \"gold\"\nlimit = 9\nwindow = 60");
-    let (code, text) = code_and_text(&run(&service, &["explain", "--user", "a", "--endpoint", "/x"]));
+    let explain = ["explain", "--user", "a", "--endpoint", "/x"];
+    let (_, text) = code_and_text(&run(&service, &explain));
+    assert!(text.contains("1 rule does not match: --all lists it") && !text.contains("tier:gold"), "{text}");
+    let (code, text) = code_and_text(&run(&service, &[&explain[..], &["--all"]].concat()));
     assert_eq!(code, 0);
     for part in ["tier:gold", "the request has no tier", "default", "its limits apply"] {
         assert!(text.contains(part), "{part} is not in: {text}");

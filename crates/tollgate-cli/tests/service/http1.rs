@@ -136,6 +136,56 @@ fn request_needs_exactly_one_host() {
     assert_eq!(status("HTTP/1.1\r\nhost: a\r\nHost: b"), 400);
     assert_eq!(status("HTTP/1.0"), 200);
     assert_eq!(status("HTTP/1.0\r\nhost: a\r\nhost: b"), 400);
+    assert_eq!(status("HTTP/1.1\r\nhost: [::1]:8080"), 200);
+    for invalid in ["", "a b", "a/b", "u@a", "a:b:c", "http://a"] {
+        assert_eq!(status(&format!("HTTP/1.1\r\nhost: {invalid}")), 400, "{invalid:?}");
+    }
+}
+
+#[test]
+fn ambiguous_heads_get_400() {
+    let service = Service::unconfigured();
+    let body = r#"{"user_id":"a","endpoint":"/x"}"#;
+    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let post = |fields: &str, body: &str| {
+        let head = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n";
+        service.raw(format!("{head}{fields}\r\n{body}").as_bytes()).status
+    };
+    assert_eq!(post("transfer-encoding: chunked\r\n", &chunked), 200);
+    let length = format!("content-length: {}\r\n", body.len());
+    assert_eq!(post(&length, body), 200);
+    assert_eq!(post(&format!("{length}transfer-encoding: chunked\r\n"), &chunked), 400);
+    assert_eq!(post(&format!("transfer-encoding: chunked\r\n{length}"), &chunked), 400);
+    assert_eq!(post("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n", &chunked), 400);
+    for head in ["GET /healthz HTTP/1.1\nhost: a\n\n", "GET /healthz HTTP/1.1\r\nhost: a\nx: y\r\n\r\n"] {
+        assert_eq!(service.raw(head.as_bytes()).status, 400, "{head:?}");
+    }
+    let remaining = service.check("a", "/x").json()["remaining"].clone();
+    assert_eq!(remaining, 97, "refused requests charge nothing");
+}
+
+#[test]
+fn five_megabytes_get_413() {
+    let service = Service::unconfigured();
+    let body = vec![b'x'; 5 << 20];
+    for _ in 0..10 {
+        let mut stream = service.connect();
+        let head = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n";
+        write!(stream, "{head}content-length: {}\r\n\r\n", body.len()).unwrap();
+        // An ordinary client writes everything before it reads.
+        stream.write_all(&body).unwrap();
+        assert_eq!(read_answer(&mut stream).status, 413);
+    }
+}
+
+#[test]
+fn openapi_document_leaves_little_memory() {
+    let service = Service::unconfigured();
+    assert_eq!(service.get("/healthz").status, 200);
+    let before = service.resident_kib();
+    let request = b"GET /openapi.json HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+    assert_eq!(service.raw(request).status, 200);
+    wait_for("memory to be returned", || (service.resident_kib() < before + 4 * 1024).then_some(()));
 }
 
 #[test]

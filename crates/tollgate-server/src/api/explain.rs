@@ -1,8 +1,8 @@
-//! `POST /v1/rate-limit/explain`: the decision about a request and every rule behind it, without charging.
+//! `POST /v1/rate-limit/explain`: the decision about a request and the rules behind it, without charging.
 
 use http::StatusCode;
 use hyper::body::Incoming;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tollgate::algorithms::Outcome;
 use tollgate::counters::Effect;
 use tollgate::decision::LimitReport;
@@ -11,16 +11,18 @@ use tollgate::headers::retry_after_secs;
 use tollgate::identity::Scratch;
 use tollgate::rules::Action;
 use tollgate::{Decision, Id, Timestamp};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::check::CheckBody;
 use super::decision::DecisionBody;
+use crate::admin::dry_run::parse_flag;
+use crate::admin::page;
 use crate::check::warnings::Warnings;
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, Code};
 use crate::http::response;
 use crate::http::{CHECK_BYTES_MAX, Call, Response};
 
-/// A decision and every rule behind it. Nothing is charged.
+/// A decision and the rules behind it. Nothing is charged.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ExplainBody<'a> {
     /// The decision that a check would get now.
@@ -38,8 +40,58 @@ pub(crate) struct ExplainBody<'a> {
     /// When the cooldown of the client ends, in Unix seconds; absent without one. `rules` shows the counters regardless of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     cooldown_until: Option<u64>,
-    /// Every rule in order of evaluation, then an override that replaces none of them.
+    /// The rules that match, with `all` every rule, in order of evaluation; then an override that replaces none of them.
     rules: Vec<RuleBody<'a>>,
+    /// Rules that do not match.
+    unmatched: usize,
+    /// Pass it as `after` to list the rules that follow; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// Which rules are listed.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ExplainQuery {
+    /// `true` lists rules that do not match too.
+    all: Option<String>,
+    /// Rules per page, 1 to 1000; default 100.
+    limit: Option<String>,
+    /// `next` of an earlier response.
+    after: Option<String>,
+}
+
+/// The rules of one page.
+struct RulePage {
+    all: bool,
+    limit: usize,
+    skip: usize,
+}
+
+impl RulePage {
+    fn parse(call: &Call) -> Result<Self, ApiError> {
+        let query: ExplainQuery = call.query()?;
+        let limit = page::parse_limit(query.limit.as_deref())?;
+        let reason = "must be `next` of an earlier response";
+        let invalid = |_| ApiError::field(Code::InvalidInput, "after", reason);
+        let skip: u32 = query.after.as_deref().map_or(Ok(0), str::parse).map_err(invalid)?;
+        Ok(RulePage {
+            all: parse_flag("all", query.all.as_deref())?,
+            limit: usize::try_from(limit).unwrap_or(usize::MAX),
+            skip: usize::try_from(skip).unwrap_or(usize::MAX),
+        })
+    }
+
+    /// The rules of the page, and `next`.
+    fn select<'r, 'a>(
+        &self,
+        rules: &'r [RuleExplanation<'a>],
+    ) -> (Vec<&'r RuleExplanation<'a>>, Option<String>) {
+        let mut listed = rules.iter().filter(|rule| self.all || rule.matched).skip(self.skip);
+        let page = listed.by_ref().take(self.limit).collect();
+        (page, listed.next().map(|_| (self.skip + self.limit).to_string()))
+    }
 }
 
 /// Facts from the accounts that the request does not contain.
@@ -111,12 +163,13 @@ pub(crate) struct LimitBody {
 
 /// Explains one request without charging it.
 #[utoipa::path(
-    post, path = "/v1/rate-limit/explain", request_body = CheckBody<'_>,
+    post, path = "/v1/rate-limit/explain", params(ExplainQuery), request_body = CheckBody<'_>,
     responses(
-        (status = 200, description = "The decision and every rule behind it", body = ExplainBody<'_>),
+        (status = 200, description = "The decision and the rules behind it", body = ExplainBody<'_>),
     )
 )]
 pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiError> {
+    let page = RulePage::parse(&call)?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let mut warnings = Warnings::default();
     let check = CheckBody::parse(&body, call.settings.strict_checks, &mut warnings)?;
@@ -127,6 +180,8 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
     let explanation = checker.explain(&request).await;
     let decision = &explanation.decision;
     let rules = explanation.rules(&request);
+    let (listed, next) = page.select(&rules);
+    let override_beside = override_body(&explanation).filter(|_| next.is_none());
     let mut scratch = Scratch::default();
     let resolved = explanation.resolved(&request, &mut scratch);
     let account = AccountBody {
@@ -143,11 +198,9 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
         normalized_endpoint: resolved.request.endpoint.as_str(),
         next_allowed_at_us: explanation.next_allowed_at().map(Timestamp::as_micros),
         cooldown_until: explanation.cooldown_until().map(Timestamp::as_secs_ceil),
-        rules: rules
-            .iter()
-            .map(|rule| rule_body(rule, decision))
-            .chain(override_body(&explanation))
-            .collect(),
+        rules: listed.iter().map(|rule| rule_body(rule, decision)).chain(override_beside).collect(),
+        unmatched: rules.iter().filter(|rule| !rule.matched).count(),
+        next,
     };
     Ok(response::json(StatusCode::OK, &body))
 }

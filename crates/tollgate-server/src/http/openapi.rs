@@ -54,7 +54,10 @@ use crate::auth::scope::Scope;
 )]
 struct Description;
 
-static JSON: LazyLock<String> = LazyLock::new(|| {
+/// Built by a thread of its own: with it, the allocator returns the memory that building took.
+static JSON: LazyLock<String> = LazyLock::new(|| std::thread::spawn(build).join().unwrap_or_default());
+
+fn build() -> String {
     let mut description = Description::openapi();
     let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
     description.components.get_or_insert_default().add_security_scheme("key", bearer);
@@ -78,7 +81,7 @@ static JSON: LazyLock<String> = LazyLock::new(|| {
     description["components"]["headers"] = components::headers();
     components::widen_numbers(&mut description);
     description.to_string()
-});
+}
 
 /// The scopes of a route, from the route table.
 fn security(route: &Route) -> Value {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use http::header;
 use http::request::Parts;
+use http::uri::Authority;
 use hyper::body::Incoming;
 
 use super::Response;
@@ -59,18 +60,26 @@ fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) ->
     }
 }
 
-/// HTTP/1.1 requires exactly one Host header, HTTP/1.0 none; the connection validates `:authority` of HTTP/2.
+/// HTTP/1.1 requires exactly one Host header with a valid value, HTTP/1.0 none; on HTTP/2 it must equal `:authority`.
 fn require_one_host<B>(request: &http::Request<B>) -> Result<(), ApiError> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
-    let is_valid = match (hosts.next(), hosts.next()) {
-        (Some(_), None) => true,
-        (None, _) => request.version() != http::Version::HTTP_11,
-        (Some(_), Some(_)) => false,
+    let invalid = |reason| Err(ApiError::field(Code::InvalidInput, "host", reason));
+    let host = match (hosts.next(), hosts.next()) {
+        (Some(host), None) => host,
+        (None, _) if request.version() != http::Version::HTTP_11 => return Ok(()),
+        _ => return invalid("must be present exactly once"),
     };
-    if is_valid {
-        return Ok(());
+    let Ok(host) = Authority::try_from(host.as_bytes()) else {
+        return invalid("must be a host name or address, with an optional port");
+    };
+    if host.host().is_empty() || host.as_str().contains('@') {
+        return invalid("must be a host name or address, with an optional port");
     }
-    Err(ApiError::field(Code::InvalidInput, "host", "must be present exactly once"))
+    let is_http2 = request.version() == http::Version::HTTP_2;
+    match request.uri().authority().filter(|_| is_http2) {
+        Some(authority) if *authority != host => invalid("must equal :authority"),
+        _ => Ok(()),
+    }
 }
 
 fn unrouted(routes: &[&Route]) -> ApiError {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
+use super::framing::Framing;
 use super::unsent::{self, Total};
 
 /// Bytes that a client may send without a request in flight: pings, settings, the rest of a refused body. More than the
@@ -58,8 +59,10 @@ pub(super) struct Activity {
     in_flight: AtomicU32,
     /// Requests so far; distinguishes two idle periods.
     requests: AtomicU32,
-    /// Whether bytes arrived since the last request began.
-    reading: AtomicBool,
+    /// Whether a request head has begun and is not complete.
+    in_head: AtomicBool,
+    /// Whether the client may still be sending a request.
+    in_request: AtomicBool,
     http2: AtomicBool,
     /// Bytes received on HTTP/2 with no request in flight, since the last one.
     idle_bytes: AtomicU32,
@@ -85,7 +88,8 @@ impl Activity {
         Arc::new(Activity {
             in_flight: AtomicU32::new(0),
             requests: AtomicU32::new(0),
-            reading: AtomicBool::new(false),
+            in_head: AtomicBool::new(false),
+            in_request: AtomicBool::new(false),
             http2: AtomicBool::new(false),
             idle_bytes: AtomicU32::new(0),
             closing: AtomicBool::new(false),
@@ -103,7 +107,6 @@ impl Activity {
     pub(super) fn begin(self: &Arc<Self>, http2: bool) -> InFlight {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
-        self.reading.store(false, Ordering::Relaxed);
         if http2 {
             self.http2.store(true, Ordering::Relaxed);
             self.idle_bytes.store(0, Ordering::Relaxed);
@@ -111,13 +114,12 @@ impl Activity {
         InFlight(Arc::clone(self))
     }
 
-    pub(super) fn read(&self, bytes: &[u8]) {
-        if !self.reading.load(Ordering::Relaxed) && !bytes.is_empty() {
-            self.reading.store(true, Ordering::Relaxed);
-            // An HTTP/2 connection may be opened ahead of its first request.
-            if self.requests.load(Ordering::Relaxed) == 0 && bytes.starts_with(b"PRI * HTTP/2") {
-                self.http2.store(true, Ordering::Relaxed);
-            }
+    pub(super) fn read(&self, bytes: &[u8], framing: &Framing) {
+        self.in_head.store(framing.is_in_head(), Ordering::Relaxed);
+        self.in_request.store(framing.is_in_request(), Ordering::Relaxed);
+        // An HTTP/2 connection may be opened ahead of its first request.
+        if self.requests() == 0 && bytes.starts_with(b"PRI * HTTP/2") {
+            self.http2.store(true, Ordering::Relaxed);
         }
         if self.http2.load(Ordering::Relaxed) && self.in_flight.load(Ordering::Relaxed) == 0 {
             let count = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -127,8 +129,9 @@ impl Activity {
 
     /// Whether the client may still be sending bytes that will not be read, so that closing would lose the response.
     pub(super) fn needs_linger(&self) -> bool {
-        let lingers =
-            self.reading.load(Ordering::Relaxed) && !self.is_http2() && self.shared.stage() == Stage::Running;
+        let lingers = self.in_request.load(Ordering::Relaxed)
+            && !self.is_http2()
+            && self.shared.stage() == Stage::Running;
         if lingers {
             self.closing.store(true, Ordering::Relaxed);
         }
@@ -244,7 +247,7 @@ impl Activity {
         if self.closing.load(Ordering::Relaxed) {
             return Phase::Closing;
         }
-        let begun = self.reading.load(Ordering::Relaxed) || self.requests() == 0;
+        let begun = self.in_head.load(Ordering::Relaxed) || self.requests() == 0;
         if self.in_flight.load(Ordering::Relaxed) > 0 || self.unsent() > 0 {
             Phase::Serving
         } else if begun && !self.is_http2() {

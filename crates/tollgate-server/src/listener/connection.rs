@@ -42,7 +42,7 @@ const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// GOAWAY for this.
 const DRAIN_LINGER: Duration = Duration::from_millis(300);
 /// How long a client that is still sending may take to read the last response.
-const CLOSE_LINGER: Duration = Duration::from_secs(2);
+const CLOSE_LINGER: Duration = Duration::from_secs(5);
 
 /// What a client must take of its responses per `write_timeout`: less is no progress.
 const PROGRESS_BYTES_MIN: usize = 16 * 1024;
@@ -143,6 +143,7 @@ fn builder() -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .header_read_timeout(None) // see the module documentation
         .max_buf_size(HTTP1_BUFFER_BYTES_MAX)
+        .half_close(true) // a client may close its side behind the request
         // Head and body in one write. `pipeline_flush` would also hold back a response while an incomplete request is
         // buffered, so that responses to malformed or oversized heads are never sent.
         .writev(false);

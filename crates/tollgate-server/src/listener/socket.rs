@@ -14,9 +14,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::activity::Activity;
+use super::framing::Framing;
 
-/// Discarded at most.
-const DISCARD_BYTES_MAX: usize = 1024 * 1024;
+/// Discarded at most: the largest body that an ordinary client sends before it reads the response.
+const DISCARD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Read at a time while many requests are in flight: a handful of HTTP/2 requests.
 const TURN_BYTES_MAX: usize = 128;
@@ -25,6 +26,7 @@ const TURN_BYTES_MAX: usize = 128;
 pub(super) struct LingeringSocket {
     stream: TcpStream,
     activity: Arc<Activity>,
+    framing: Framing,
     /// Bytes that may still be discarded, once the write half is closed.
     discarding: Option<usize>,
     /// Whether a read was put off until the client takes what was written.
@@ -33,7 +35,7 @@ pub(super) struct LingeringSocket {
 
 impl LingeringSocket {
     pub(super) fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
-        LingeringSocket { stream, activity, discarding: None, read_waits: false }
+        LingeringSocket { stream, activity, framing: Framing::default(), discarding: None, read_waits: false }
     }
 
     /// Reads a little, then lets other tasks run: what was read begins requests.
@@ -47,10 +49,15 @@ impl LingeringSocket {
         let wanted = buf.remaining().min(TURN_BYTES_MAX);
         let mut part = ReadBuf::new(&mut bytes[..wanted]);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part))?;
-        self.activity.read(part.filled());
+        self.record_read(part.filled_mut());
         buf.put_slice(part.filled());
         self.activity.end_turn();
         Poll::Ready(Ok(()))
+    }
+
+    fn record_read(&mut self, bytes: &mut [u8]) {
+        self.framing.follow(bytes);
+        self.activity.read(bytes, &self.framing);
     }
 
     fn record_write(&mut self, offered: usize, result: &Poll<io::Result<usize>>, cx: &Context<'_>) {
@@ -97,7 +104,7 @@ impl AsyncRead for LingeringSocket {
         }
         let before = buf.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.activity.read(&buf.filled()[before..]);
+        self.record_read(&mut buf.filled_mut()[before..]);
         result
     }
 }
