@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -58,6 +58,7 @@ fn respond(request: Request<Incoming>, peer: SocketAddr) -> Answering {
         match request.uri().path() {
             "/slow" => tokio::time::sleep(SLOW).await,
             "/stuck" => std::future::pending().await,
+            "/body" => drop(request.into_body().collect().await),
             "/large" => return Response::new(Full::from(vec![b'x'; LARGE])),
             _ => {}
         }
@@ -200,7 +201,7 @@ async fn body_in_a_separate_read_keeps_the_connection_idle() {
     let server = start(ServerSettings { header_timeout, idle_timeout, ..settings() }).await;
     let mut stream = server.connect().await;
     for _ in 0..3 {
-        stream.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n").await.unwrap();
+        stream.write_all(b"POST /body HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\n").await.unwrap();
         tokio::time::sleep(Duration::from_millis(100)).await;
         stream.write_all(b"body").await.unwrap();
         assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200"));
