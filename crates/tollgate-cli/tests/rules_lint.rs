@@ -288,3 +288,22 @@ PRIORITY  RULE       ACTION  PER   LAYER  WHEN                                  
     assert_eq!(json["rules"][1]["limits"][0]["window"], "1h");
     assert_eq!(json["rules"][1]["when"]["tiers"][0], "free");
 }
+
+#[test]
+fn flat_rules_are_noted_and_shared_layers_warn() {
+    let text = "default_limit = 100\n[[rules]]\nrule_name = \"free_tier_limit\"\npriority = 700\nuser_tier = \"free\"\n\
+                requests_per_hour = 1000\nburst_size = 20\naction = \"throttle\"\n\
+                [[rules]]\nrule_name = \"api_v1_limit\"\npriority = 600\nendpoint_pattern = \"/api/v1/*\"\n\
+                algorithm = \"sliding_window\"\nrequests_per_second = 100\n";
+    let files = Files::new(&[("tollgate.toml", text)]);
+    let ran = run(&["rules", "lint", &files.path("tollgate.toml")]);
+    assert_eq!(ran.code, 0, "{}", ran.stdout);
+    for part in [
+        "rule \"free_tier_limit\" never applies to requests that \"api_v1_limit\" matches as well",
+        "rule \"free_tier_limit\" has action \"throttle\" without max_delay, which is read as \"reject\"",
+        "rules with lower numbers are evaluated first",
+        "no errors, 3 warnings",
+    ] {
+        assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
+    }
+}

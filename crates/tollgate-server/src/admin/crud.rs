@@ -11,7 +11,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 use tollgate::Timestamp;
-use tollgate::config::TableReader;
+use tollgate::config::{TableReader, flat_name_warnings};
 use tollgate_stores::sql::{
     Item, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite, Precondition, StoredItem,
 };
@@ -115,8 +115,8 @@ pub(crate) async fn list<R: AdminResource>(call: Call) -> Result<Response, ApiEr
 /// `POST /v1/admin/{kind}`
 pub(crate) async fn create<R: Writable>(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = RequestBody::read(&call, body).await?;
-    let item = body.parse(|fields, values| (R::PARSE)(fields, values, call.app.now()))?;
-    write::<R>(&call, item, Precondition::Absent, change::already_exists).await
+    let (item, notes) = parse::<R>(&call, &body)?;
+    write::<R>(&call, item, notes, Precondition::Absent, change::already_exists).await
 }
 
 /// `GET /v1/admin/{kind}/{id}`
@@ -144,7 +144,7 @@ pub(crate) async fn read<R: AdminResource>(call: Call) -> Result<Response, ApiEr
 pub(crate) async fn put<R: Writable>(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let id = path_id::<R>(&call)?;
     let body = RequestBody::read(&call, body).await?.with_default(R::ID_FIELD, &id.to_string());
-    let item = body.parse(|fields, values| (R::PARSE)(fields, values, call.app.now()))?;
+    let (item, notes) = parse::<R>(&call, &body)?;
     if change::normalized_id(&call, &item.id()) != change::normalized_id(&call, &id) {
         return Err(ApiError::field(Code::InvalidInput, R::ID_FIELD, "differs from the path"));
     }
@@ -153,7 +153,15 @@ pub(crate) async fn put<R: Writable>(call: Call, body: Incoming) -> Result<Respo
         Precondition::Absent => change::exists_despite_condition,
         _ => change::version_differs,
     };
-    write::<R>(&call, item, precondition, conflict).await
+    write::<R>(&call, item, notes, precondition, conflict).await
+}
+
+/// Parses a body. Returns the item, and what is read otherwise than it is written.
+fn parse<R: Writable>(call: &Call, body: &RequestBody) -> Result<(Item, Vec<String>), ApiError> {
+    body.parse(|fields, values| {
+        let notes = flat_name_warnings(fields).into_iter().map(|note| format!("the rule {note}")).collect();
+        Some(((R::PARSE)(fields, values, call.app.now())?, notes))
+    })
 }
 
 /// `DELETE /v1/admin/{kind}/{id}`
@@ -188,6 +196,7 @@ pub(crate) fn path_id<R: AdminResource>(call: &Call) -> Result<ItemId, ApiError>
 async fn write<R: AdminResource>(
     call: &Call,
     item: Item,
+    notes: Vec<String>,
     precondition: Precondition,
     conflict: ConflictError,
 ) -> Result<Response, ApiError> {
@@ -197,7 +206,8 @@ async fn write<R: AdminResource>(
     if dry_run::parse(call)? {
         return dry_run::respond(call, &[edit], conflict).await;
     }
-    let applied = change::apply(call, &[edit], conflict).await?;
+    let mut applied = change::apply(call, &[edit], conflict).await?;
+    applied.warnings.extend(notes);
     let is_new = applied.change.items.iter().any(|change| change.before.is_none());
     written::<R>(call, &applied, &id, if is_new { StatusCode::CREATED } else { StatusCode::OK }).await
 }
