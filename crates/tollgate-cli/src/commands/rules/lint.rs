@@ -35,7 +35,7 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<Exit, CliError> {
 
 fn report_valid(file: &RuleFile, output: &Output) -> io::Result<Exit> {
     let rules = file.set.rules();
-    let mut warnings = warnings(rules);
+    let mut warnings = warnings(&file.set);
     // What a server has beside the items of an import is unknown here.
     if !file.is_import {
         let has_default_tier = file.set.settings().default_tier.is_some();

@@ -7,8 +7,8 @@
 
 use tollgate::identity::Dimension;
 use tollgate::rules::pattern::Pattern;
-use tollgate::rules::{Action, Matcher, Rule};
-use tollgate::{Algorithm, Limit};
+use tollgate::rules::{Action, DEFAULT_RULE, Matcher, Rule};
+use tollgate::{Algorithm, Limit, RuleSet};
 
 /// Rules that are made from short forms have at least this priority.
 const SHORT_FORM_PRIORITY: u32 = 999_998;
@@ -38,10 +38,11 @@ impl<'a> RulePatterns<'a> {
     }
 }
 
-/// All warnings, in order of evaluation.
-pub(super) fn warnings(rules: &[Rule]) -> Vec<Warning> {
-    let rules: Vec<RulePatterns<'_>> =
-        rules.iter().filter(|rule| rule.enabled).map(RulePatterns::new).collect();
+/// All warnings, in order of evaluation. The built-in default is not part of the file.
+pub(super) fn warnings(set: &RuleSet) -> Vec<Warning> {
+    let is_written = |rule: &&Rule| !(set.has_built_in_default() && *rule.name == *DEFAULT_RULE);
+    let enabled = set.rules().iter().filter(|rule| rule.enabled).filter(is_written);
+    let rules: Vec<RulePatterns<'_>> = enabled.map(RulePatterns::new).collect();
     let mut found = Vec::new();
     for (position, later) in rules.iter().enumerate() {
         let earlier = &rules[..position];
@@ -265,13 +266,12 @@ fn format_limit(limit: &Limit) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::RuleSet;
 
     use super::*;
 
     fn warned(toml: &str) -> Vec<String> {
         let set = RuleSet::from_toml(toml).unwrap();
-        warnings(set.rules()).into_iter().map(|warning| warning.rule).collect()
+        warnings(&set).into_iter().map(|warning| warning.rule).collect()
     }
 
     fn rule(name: &str, priority: u32, rest: &str) -> String {
