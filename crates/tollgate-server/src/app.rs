@@ -18,6 +18,7 @@ use crate::auth::caller_limits::CallerLimiter;
 use crate::auth::throttle::AuthThrottle;
 use crate::auth::{AuthParts, Authenticator, Caller};
 use crate::check::batch::BatchQueue;
+use crate::check::error::CheckError;
 use crate::check::idempotency::IdempotencyStore;
 use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
@@ -197,15 +198,25 @@ impl App {
     }
 
     /// Decides the checks of one caller with the rules in force now.
-    pub(crate) fn checker<'a>(&'a self, caller: &'a Caller, overrides: OverridePolicy) -> Checker<'a> {
-        Checker {
+    ///
+    /// # Errors
+    /// While the configured database was never read.
+    pub(crate) fn checker<'a>(
+        &'a self,
+        caller: &'a Caller,
+        overrides: OverridePolicy,
+    ) -> Result<Checker<'a>, CheckError> {
+        if self.config_sync.is_unread() {
+            return Err(CheckError::ConfigurationUnread);
+        }
+        Ok(Checker {
             snapshot: self.limiter.snapshot(),
             metrics: self.metrics(),
             key_secret: self.config_sync.has_keys().then(|| self.config_sync.secret()),
             caller,
             overrides,
             now: self.now(),
-        }
+        })
     }
 
     pub(crate) fn idempotency(&self) -> &IdempotencyStore {

@@ -110,6 +110,11 @@ impl AdminResource for Rules {
         Some(RuleView { revision: SourceRevision::database(stored), definition, ..view })
     }
 
+    fn matches(stored: &StoredItem, filter: &ItemFilter) -> bool {
+        let rule = RequestBody::new(definition(&stored.item)).parse(|fields, _| read_rule(fields));
+        rule.is_ok_and(|rule| matches(&rule, filter))
+    }
+
     fn file_items(call: &Call, filter: &ItemFilter) -> Vec<(ItemId, RuleView)> {
         let source = call.app.config_sync().rules().file_source();
         let rules = call.app.config_sync().rules().file_rules();
@@ -122,7 +127,7 @@ impl Writable for Rules {
     const PARSE: ParseItem = parse::rule;
 }
 
-/// Applies the filter of the database to a rule of the settings file.
+/// Applies the filter of the database to a rule.
 fn matches(rule: &Rule, filter: &ItemFilter) -> bool {
     filter.prefix.as_ref().is_none_or(|prefix| rule.name.starts_with(&**prefix))
         && filter.action.as_ref().is_none_or(|action| rule.action.as_str() == *action)

@@ -86,6 +86,6 @@ impl CheckBody<'_> {
 pub(crate) async fn check(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let check: CheckBody<'_> = json::parse(&body)?;
-    let decision = call.checker().check(&check.request()).await?;
+    let decision = call.checker()?.check(&check.request()).await?;
     Ok(decision::response(&decision, &call.settings.profiles))
 }

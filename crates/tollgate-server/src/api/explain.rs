@@ -118,7 +118,7 @@ pub(crate) struct LimitBody {
 pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let check: CheckBody<'_> = json::parse(&body)?;
-    let (checker, check) = (call.checker(), check.request());
+    let (checker, check) = (call.checker()?, check.request());
     let resolved = checker.resolve(&check)?;
     let request = resolved.request();
     let explanation = checker.explain(&request).await;

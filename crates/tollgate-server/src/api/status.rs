@@ -172,7 +172,7 @@ fn number(field: &'static str, text: Option<&str>) -> Result<Option<u32>, ApiErr
 async fn answer_status(call: &Call, sent: &StatusRequest) -> Result<Response, ApiError> {
     let descriptors = sent.descriptors()?;
     let check = sent.request(&descriptors)?;
-    let decision = call.checker().peek(&check).await?;
+    let decision = call.checker()?.peek(&check).await?;
     let body = StatusBody {
         user_id: check.user_id,
         endpoint: check.endpoint,
