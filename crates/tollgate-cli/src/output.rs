@@ -109,6 +109,14 @@ impl Output {
         self.message(Style::Warning, "warning:", text);
     }
 
+    /// Prints the warnings of a server's response to standard error; with `--json` they are in the response.
+    pub(crate) fn warnings(&self, body: &Value) {
+        let warnings = body["warnings"].as_array().filter(|_| !self.json);
+        for warning in warnings.into_iter().flatten().filter_map(Value::as_str) {
+            self.warning(warning);
+        }
+    }
+
     /// Prints an error to standard error.
     pub(crate) fn error(&self, text: &str) {
         self.message(Style::Bad, "error:", text);

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use support::{Files, finished, run, tollgate};
 
 const GOOD: &str = r#"
+default_limit = 100
 [server]
 listen = "127.0.0.1:8080"
 [counters]
@@ -33,12 +34,25 @@ fn valid_file_is_summarized() {
     let path = files.path("tollgate.toml");
     let ran = run(&["rules", "lint", &path]);
     assert_eq!((ran.code, &*ran.stderr), (0, ""));
-    assert_eq!(ran.stdout, format!("{path}: no errors, 0 warnings; 2 rules, 1 limit in 1 layer\n"));
+    assert_eq!(ran.stdout, format!("{path}: no errors, 0 warnings; 3 rules, 2 limits in 2 layers\n"));
     let json = run(&["rules", "lint", &path, "--json"]).json();
     assert_eq!(
         (&json["ok"], &json["rules"], &json["warnings"]),
-        (&true.into(), &2.into(), &serde_json::json!([]))
+        (&true.into(), &3.into(), &serde_json::json!([]))
     );
+}
+
+#[test]
+fn clients_without_a_limit_warn() {
+    let text = GOOD.replace("default_limit = 100", "");
+    let files = Files::new(&[("tollgate.toml", &*text)]);
+    let path = files.path("tollgate.toml");
+    let ran = run(&["rules", "lint", &path]);
+    let warning = "warning: clients that no rule matches are not limited: add a rule without conditions, or default_limit";
+    assert!(ran.stdout.starts_with(&format!("{path}: {warning}\n")), "{}", ran.stdout);
+    assert!(ran.stdout.contains("no errors, 1 warning;"), "{}", ran.stdout);
+    let json = run(&["rules", "lint", &path, "--json"]).json();
+    assert_eq!((&json["warnings"][0]["rule"], json["warnings"].as_array().unwrap().len()), (&().into(), 1));
 }
 
 const FOR_APPLY: &str = r#"
@@ -259,7 +273,7 @@ fn missing_file_exits_with_2() {
 
 #[test]
 fn rules_are_listed_in_order_of_evaluation() {
-    let files = Files::new(&[("tollgate.toml", GOOD)]);
+    let files = Files::new(&[("tollgate.toml", &*GOOD.replace("default_limit = 100", ""))]);
     let path = files.path("tollgate.toml");
     let expected = "\
 PRIORITY  RULE       ACTION  PER   LAYER  WHEN                                                           LIMITS  SOURCE  VERSION

@@ -25,3 +25,4 @@ pub(crate) mod rules;
 mod schema;
 pub(crate) mod tiers;
 pub(crate) mod view;
+mod warnings;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
+use tollgate::rules::{OnStoreFailure, RuleSettings};
 use tollgate::{Limiter, RuleSet, Seed, Timestamp};
 use tollgate_stores::counters::{Counters, StoreState};
 
@@ -67,6 +68,10 @@ pub(crate) struct Reloadable {
     /// The families of rate-limit headers in responses.
     pub(crate) profiles: Vec<HeaderProfile>,
     pub(crate) overrides: OverridePolicy,
+    /// Whether unknown fields of a check are errors (`api.strict`).
+    pub(crate) strict_checks: bool,
+    /// Whether unknown tiers are errors (`identity.unknown_tier`).
+    pub(crate) rejects_unknown_tiers: bool,
     /// Absent without `[callers]`.
     pub(crate) callers: Option<CallerLimiter>,
 }
@@ -80,6 +85,8 @@ impl Reloadable {
                 requests_max: settings.auth.override_max,
             },
             authenticator: Authenticator::new(&settings.auth, admin_key),
+            strict_checks: settings.strict_checks,
+            rejects_unknown_tiers: settings.rejects_unknown_tiers,
             profiles: settings.server.headers.clone(),
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
         }
@@ -198,23 +205,28 @@ impl App {
     }
 
     /// Decides the checks of one caller with the rules in force now.
+    /// Without a configuration they are decided only under `on_store_failure = "open"`, or if limiting is switched off.
     ///
     /// # Errors
     /// While the configured database was never read.
     pub(crate) fn checker<'a>(
         &'a self,
         caller: &'a Caller,
-        overrides: OverridePolicy,
+        settings: &Reloadable,
     ) -> Result<Checker<'a>, CheckError> {
-        if self.config_sync.is_unread() {
+        let (snapshot, is_unread) = (self.limiter.snapshot(), self.config_sync.is_unread());
+        let RuleSettings { enabled, on_store_failure, .. } = *snapshot.rules().settings();
+        if is_unread && enabled && on_store_failure != OnStoreFailure::Open {
             return Err(CheckError::ConfigurationUnread);
         }
         Ok(Checker {
-            snapshot: self.limiter.snapshot(),
+            snapshot,
+            is_unread,
             metrics: self.metrics(),
             key_secret: self.config_sync.has_keys().then(|| self.config_sync.secret()),
             caller,
-            overrides,
+            overrides: settings.overrides,
+            rejects_unknown_tiers: settings.rejects_unknown_tiers,
             now: self.now(),
         })
     }

@@ -7,9 +7,11 @@ pub(crate) mod error;
 pub(crate) mod idempotency;
 pub(crate) mod parse;
 pub(crate) mod request;
+pub(crate) mod warnings;
 
 use tollgate::counters::StoreError;
 use tollgate::explain::Explanation;
+use tollgate::identity::Scratch;
 use tollgate::inspect::{EndpointScope, Inspection};
 use tollgate::{
     Answer, ApiKey, Decision, Id, LimitOverride, LimiterSnapshot, Request, Reset, RuleSet, Timestamp,
@@ -22,6 +24,7 @@ use self::parse::{
     parse_method, parse_override, too_long,
 };
 use self::request::{CheckRequest, ResolvedRequest};
+use self::warnings::Warnings;
 use crate::auth::Caller;
 use crate::auth::api_keys::{self, KeySecret};
 use crate::auth::scope::Scope;
@@ -37,6 +40,9 @@ pub(crate) struct OverridePolicy {
     pub(crate) requests_max: Option<u32>,
 }
 
+const IGNORED_STRATEGY: &str = "strategy was ignored: it differs from that of the limit in force, and overriding it requires \
+    a key with scope override";
+
 /// How a request may name the client's API key.
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum KeyLookup {
@@ -49,25 +55,38 @@ enum KeyLookup {
 /// Decides the checks of one API request: all of them see the same rules, accounts, settings and instant.
 pub(crate) struct Checker<'a> {
     pub(crate) snapshot: LimiterSnapshot<'a, Counters, Records>,
+    /// Whether the configured database was never read: blocks, keys and rules may be missing.
+    pub(crate) is_unread: bool,
     pub(crate) metrics: &'a Metrics,
     /// Verifies the API keys of clients; absent until accounts have been loaded, and every key is opaque until then.
     pub(crate) key_secret: Option<&'a KeySecret>,
     pub(crate) caller: &'a Caller,
     pub(crate) overrides: OverridePolicy,
+    /// Whether a check with a tier that no rule names is invalid (`identity.unknown_tier`).
+    pub(crate) rejects_unknown_tiers: bool,
     pub(crate) now: Timestamp,
 }
 
 impl Checker<'_> {
     /// Decides one check and charges it if it is admitted.
-    pub(crate) async fn check(&self, request: &CheckRequest<'_>) -> Result<Decision, CheckError> {
-        let resolved = self.resolve(request)?;
-        require_available(self.snapshot.check(&resolved.request(), self.now).await)
+    pub(crate) async fn check(
+        &self,
+        request: &CheckRequest<'_>,
+        warnings: &mut Warnings,
+    ) -> Result<Decision, CheckError> {
+        let resolved = self.resolve(request, warnings)?;
+        self.require_available(self.snapshot.check(&resolved.request(), self.now).await)
     }
 
     /// Decides one check without charging it.
-    pub(crate) async fn peek(&self, request: &CheckRequest<'_>) -> Result<Decision, CheckError> {
-        let resolved = self.resolve(request)?;
-        require_available(self.snapshot.peek(&resolved.request(), self.now).await)
+    pub(crate) async fn peek(
+        &self,
+        request: &CheckRequest<'_>,
+        warnings: &mut Warnings,
+    ) -> Result<Decision, CheckError> {
+        let resolved = self.resolve(request, warnings)?;
+        self.warn_of_account_tier(&resolved.request(), warnings);
+        self.require_available(self.snapshot.peek(&resolved.request(), self.now).await)
     }
 
     /// Decides a resolved request without charging it, and reports what every rule contributed.
@@ -84,20 +103,35 @@ impl Checker<'_> {
         Ok(self.snapshot.inspect(request, endpoints, self.now).await?)
     }
 
-    /// Clears the counters and penalties of a resolved request's client.
-    pub(crate) async fn reset(&self, request: &Request<'_>) -> Result<Reset, CheckError> {
-        Ok(self.snapshot.reset(request).await?)
+    /// Clears the counters and penalties of a resolved request's client once `recorded` has completed. After an error
+    /// before that nothing has changed.
+    pub(crate) async fn reset<E: From<StoreError>>(
+        &self,
+        request: &Request<'_>,
+        recorded: impl Future<Output = Result<(), E>>,
+    ) -> Result<Reset, E> {
+        self.snapshot.reset_recorded(request, recorded).await
     }
 
     /// Resolves a check. The first invalid field is reported.
     pub(crate) fn resolve<'r>(
         &'r self,
         request: &'r CheckRequest<'_>,
+        warnings: &mut Warnings,
     ) -> Result<ResolvedRequest<'r>, CheckError> {
         let resolved = self.resolve_fields(request, KeyLookup::Secret)?;
+        self.check_tier(resolved.request.tier, warnings)?;
         let sent = parse_override(request)?;
-        if !sent.is_empty() {
-            self.authorize_override()?;
+        if sent.is_empty() || self.rules().is_in_force(&resolved.request(), &sent) {
+            return Ok(resolved);
+        }
+        match self.authorize_override() {
+            Ok(()) => {}
+            Err(_) if sent.is_only_algorithm() => {
+                warnings.add(IGNORED_STRATEGY);
+                return Ok(resolved);
+            }
+            Err(error) => return Err(error),
         }
         let resolved = self.complete_override(resolved, &sent)?;
         // The completed limit is compared: a shorter window with the rule's own number of requests is an override too.
@@ -183,11 +217,34 @@ impl Checker<'_> {
         resolved: ResolvedRequest<'r>,
         sent: &LimitOverride,
     ) -> Result<ResolvedRequest<'r>, CheckError> {
-        if sent.is_empty() {
+        if sent.is_empty() || self.rules().is_in_force(&resolved.request(), sent) {
             return Ok(resolved);
         }
         let limit = self.rules().complete_override(&resolved.request(), sent).map_err(invalid_limit)?;
         Ok(ResolvedRequest { limit, ..resolved })
+    }
+
+    /// A misspelt tier leaves its client without the limits of any tier.
+    fn check_tier(&self, tier: Option<Id<'_>>, warnings: &mut Warnings) -> Result<(), CheckError> {
+        let Some(tier) = tier.map(Id::as_str).filter(|tier| !self.rules().names_tier(tier)) else {
+            return Ok(());
+        };
+        if self.rejects_unknown_tiers {
+            return Err(CheckError::invalid("tier", unknown_tier(tier)));
+        }
+        warnings.add(format!("no rule names the tier {tier:?}: only rules without a tier condition apply"));
+        Ok(())
+    }
+
+    /// Warns of an unknown tier of the client's key or quota. A check does not: it would look up the account twice.
+    pub(crate) fn warn_of_account_tier(&self, request: &Request<'_>, warnings: &mut Warnings) {
+        let mut scratch = Scratch::default();
+        let tier = self.rules().resolve(request, &mut scratch).tier.map(Id::as_str);
+        if let Some(tier) = tier.filter(|tier| !self.rules().names_tier(tier)) {
+            warnings.add(format!(
+                "no rule names the tier {tier:?} of the client's account: only rules without a tier condition apply"
+            ));
+        }
     }
 
     fn authorize_override(&self) -> Result<(), CheckError> {
@@ -200,17 +257,23 @@ impl Checker<'_> {
         }
     }
 
+    /// A decision that no counter and no fallback could make is an error in every protocol.
+    fn require_available(&self, mut decision: Decision) -> Result<Decision, CheckError> {
+        decision.degraded |= self.is_unread;
+        match decision.answer {
+            Answer::Unavailable if decision.misconfigured => Err(StoreError::Misconfigured.into()),
+            Answer::Unavailable => Err(StoreError::Unreachable.into()),
+            _ => Ok(decision),
+        }
+    }
+
     /// The rules in force for this API request.
     pub(crate) fn rules(&self) -> &RuleSet {
         self.snapshot.rules()
     }
 }
 
-/// A decision that no counter and no fallback could make is an error in every protocol.
-fn require_available(decision: Decision) -> Result<Decision, CheckError> {
-    match decision.answer {
-        Answer::Unavailable if decision.misconfigured => Err(StoreError::Misconfigured.into()),
-        Answer::Unavailable => Err(StoreError::Unreachable.into()),
-        _ => Ok(decision),
-    }
+/// Why a tier is rejected if `identity.unknown_tier` is `reject`.
+pub(crate) fn unknown_tier(tier: &str) -> String {
+    format!("no rule names the tier {tier:?}, and identity.unknown_tier is \"reject\"")
 }

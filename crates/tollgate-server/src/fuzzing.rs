@@ -9,8 +9,8 @@ use tollgate_stores::counters::Counters;
 use crate::ServiceLimiter;
 use crate::api::check::CheckBody;
 use crate::auth::Caller;
+use crate::check::warnings::Warnings;
 use crate::check::{Checker, OverridePolicy};
-use crate::http::json;
 use crate::records::Records;
 
 static LIMITER: LazyLock<ServiceLimiter> = LazyLock::new(|| {
@@ -23,17 +23,20 @@ static LIMITER: LazyLock<ServiceLimiter> = LazyLock::new(|| {
 
 /// Parses and resolves bytes as the body of a check. Returns whether they are one; must neither panic nor hang on any input.
 pub fn check_body(body: &[u8]) -> bool {
-    let Ok(check) = json::parse::<CheckBody<'_>>(body) else { return false };
+    let mut warnings = Warnings::default();
+    let Ok(check) = CheckBody::parse(body, false, &mut warnings) else { return false };
     let checker = Checker {
+        is_unread: false,
         snapshot: LIMITER.snapshot(),
         metrics: &LIMITER.records().metrics,
         key_secret: None,
         caller: &Caller::anonymous(),
         overrides: OverridePolicy { is_open: true, requests_max: None },
+        rejects_unknown_tiers: false,
         now: Timestamp::from_secs(0),
     };
     let check = check.request();
-    let Ok(resolved) = checker.resolve(&check) else { return false };
+    let Ok(resolved) = checker.resolve(&check, &mut warnings) else { return false };
     let request = resolved.request();
     request.client().is_some() && !request.endpoint.as_str().is_empty()
 }

@@ -138,6 +138,10 @@ impl CounterStore for Counters {
 }
 
 impl CounterAdmin for Counters {
+    async fn verify_reset(&self, charges: &Charges<'_>) -> Result<(), StoreError> {
+        on_either!(self, store => store.verify_reset(charges))
+    }
+
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
         on_either!(self, store => store.reset(charges))
     }

@@ -315,6 +315,10 @@ impl CounterStore for RedisCounters {
 }
 
 impl CounterAdmin for RedisCounters {
+    async fn verify_reset(&self, charges: &Charges<'_>) -> Result<(), StoreError> {
+        self.0.resets.verify(charges).await.map_err(|fault| self.admin_error(fault))
+    }
+
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
         self.0.resets.reset(charges).await.map_err(|fault| self.admin_error(fault))
     }

@@ -188,6 +188,11 @@ pub trait CounterStore: Send + Sync {
 
 /// Resets and penalty records, for administration.
 pub trait CounterAdmin: Send + Sync {
+    /// Verifies that [`CounterAdmin::reset`] of these charges would likely succeed. Changes nothing.
+    fn verify_reset(&self, _charges: &Charges<'_>) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(Ok(()))
+    }
+
     /// Clears the counters of the charges and the penalty record. Returns how many counters held something.
     fn reset(&self, charges: &Charges<'_>) -> impl Future<Output = Result<usize, StoreError>> + Send;
 

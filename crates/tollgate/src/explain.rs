@@ -7,6 +7,7 @@ use crate::algorithms::Outcome;
 use crate::counters::Effect;
 use crate::decision::{Decision, LimitReport};
 use crate::identity::{Request, Scratch};
+use crate::rules::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE, KEY_NAMESPACE};
 use crate::rules::{Rule, RuleOutcome};
 use crate::time::{Span, Timestamp};
 
@@ -88,6 +89,15 @@ impl Explanation {
         rules.namespace_of(&rules.resolve(request, &mut scratch))
     }
 
+    /// The name and the reports of an override that replaces no rule.
+    pub fn override_beside_rules(&self) -> Option<(&'static str, Vec<&LimitReport>)> {
+        let rules = self.decision.rules().rules();
+        let reports: Vec<&LimitReport> =
+            self.reports().iter().filter(|report| report.override_name(rules).is_some()).collect();
+        let name = reports.first()?.override_name(rules)?;
+        Some((name, reports))
+    }
+
     /// Every rule in evaluation order, with its outcome.
     pub fn rules<'a>(&'a self, request: &Request<'_>) -> Vec<RuleExplanation<'a>> {
         let blocked = self.decision.block().map(|block| block.kind);
@@ -100,6 +110,7 @@ impl Explanation {
             matched: matches!(
                 outcome,
                 RuleOutcome::Collected
+                    | RuleOutcome::Replaced(_)
                     | RuleOutcome::Allowed
                     | RuleOutcome::Blocked
                     | RuleOutcome::LayerTaken
@@ -118,15 +129,30 @@ impl Explanation {
     }
 }
 
+/// An override by its name, for messages.
+pub fn describe_override(name: &str) -> String {
+    let what = match name {
+        CHECK_NAMESPACE => "the limit sent with the check",
+        CONFIG_NAMESPACE => "the limit set for this user and endpoint",
+        KEY_NAMESPACE => "the API key's own limit",
+        _ => "the user's quota",
+    };
+    format!("{what} ({name})")
+}
+
 fn reason(rule: &Rule, outcome: RuleOutcome, request: &Request<'_>, blocked: Option<BlockKind>) -> String {
     match outcome {
         RuleOutcome::NotReached if let Some(kind) = blocked => {
             format!("not evaluated: the {} is blocked", kind.as_str())
         }
         RuleOutcome::Collected => "matches: its limits apply".to_owned(),
+        RuleOutcome::Replaced(namespace) => {
+            format!("matches, but {} takes its place", describe_override(namespace))
+        }
         RuleOutcome::Allowed => "matches: allows the request, later rules are not evaluated".to_owned(),
         RuleOutcome::Blocked => "matches: blocks the request, later rules are not evaluated".to_owned(),
         RuleOutcome::Disabled => "disabled".to_owned(),
+        RuleOutcome::SwitchedOff => "not evaluated: enabled = false switches all limits off".to_owned(),
         RuleOutcome::LayerTaken => format!("matches, but an earlier rule took the layer {:?}", &*rule.layer),
         RuleOutcome::NotReached => "not evaluated: an earlier rule ended the evaluation".to_owned(),
         RuleOutcome::TooMany => {

@@ -1,6 +1,7 @@
 //! Variants of a path share one limit.
 
 use tollgate::endpoint::{Endpoint, EndpointError};
+use tollgate::{Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
 
 /// One variant of `/api/v1/users` per line; headings start with `## `.
 const VARIANTS: &str = include_str!("endpoint_variants.txt");
@@ -44,6 +45,19 @@ fn distinct_paths_stay_distinct() {
     for raw in others {
         assert_ne!(normal(raw), "/api/v1/users", "{raw:?}");
     }
+}
+
+#[test]
+fn escaped_plus_and_star_are_the_same_path() {
+    let rules = "[[rules]]\nname = \"r\"\nper = [\"user\", \"endpoint\"]\nrequests_per_hour = 3";
+    let limiter = Limiter::new(RuleSet::from_toml(rules).unwrap(), MemoryCounters::default());
+    let admits = |path: &str| {
+        let request =
+            Request { user: Id::parse("alice").ok(), ..Request::new(Endpoint::parse(path).unwrap()) };
+        limiter.check_now(&request, Timestamp::from_secs(1)).admits()
+    };
+    let spellings = ["/a+b/*", "/a%2Bb/*", "/a%2bb/%2A", "/a+b/%2a"];
+    assert_eq!(spellings.iter().filter(|path| admits(path)).count(), 3);
 }
 
 #[test]

@@ -7,13 +7,16 @@ use crate::output::toml;
 use crate::{CliError, Exit, Output};
 
 /// The order of the sections.
-const SECTIONS: [&str; 9] = [
+const SECTIONS: [&str; 12] = [
+    "enabled",
+    "on_store_failure",
     "server",
     "counters",
     "database",
     "auth",
     "callers",
     "log",
+    "api",
     "identity",
     "progressive_penalties",
     "rules",

@@ -13,6 +13,7 @@ use crate::{CliError, Client, Exit, Output};
 pub(crate) fn run(request: &RequestArgs, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let response = client.post("/v1/rate-limit/explain", request, Precondition::None)?;
     let body = &response.body;
+    output.warnings(body);
     Ok(output.response(&response.text, || {
         let rules = rules(&body["rules"]).render(output);
         format!("{}{}\n{rules}", decision(body, output), account(&body["account"]))

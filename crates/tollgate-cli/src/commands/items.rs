@@ -175,6 +175,7 @@ impl Items<'_> {
         response: &ApiResponse,
         dry: &DryRunArg,
     ) -> Result<Exit, CliError> {
+        self.output.warnings(&response.body);
         Ok(self.output.response(&response.text, || {
             let version = response.version().map(|version| format!(" (version {})", escape(version)));
             let done = || format!("{}{}\n", self.done(action, id), version.unwrap_or_default());

@@ -288,6 +288,7 @@ fn print_new_key(
     if let Some(note) = note.filter(|_| !quiet) {
         output.note(note);
     }
+    output.warnings(&response.body);
     Ok(Exit::Ok)
 }
 

@@ -17,6 +17,7 @@ pub(crate) fn run(request: &RequestArgs, client: &Client, output: &Output) -> Re
     }
     // In the query, not in the path: some proxies decode `%2F` in paths.
     let response = client.get(&format!("/v1/rate-limit/status{}", request.query()))?;
+    output.warnings(&response.body);
     Ok(output.response(&response.text, || {
         let subject = output.paint(Style::Heading, &request.target.describe());
         format!("{subject}: {}\n", details(&response.body).join(", "))

@@ -137,6 +137,21 @@ fn node_without_its_first_configuration_answers_503() {
 }
 
 #[test]
+fn node_without_its_first_configuration_decides_under_open() {
+    let url = format!("postgres://u:p@127.0.0.1:{}/gate", tollgate_testkit::free_port());
+    let service = Service::with_config(&format!(
+        "on_store_failure = \"open\"\ndefault_limit = 2\n{}",
+        config(&url, "")
+    ));
+    let answer = service.check("bob", "/x");
+    assert_eq!((answer.status, &answer.json()["degraded"]), (200, &true.into()), "{}", answer.text);
+    assert_eq!(service.check("bob", "/x").status, 200);
+    assert_eq!(service.check("bob", "/x").status, 429, "the rules of the file apply");
+    let ready = service.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["status"]), (503, &"starting".into()));
+}
+
+#[test]
 fn node_decides_once_its_database_was_read() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();

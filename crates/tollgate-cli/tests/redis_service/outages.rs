@@ -156,6 +156,34 @@ fn outage_gives_no_second_allowance_on_another_node() {
     assert_eq!(nodes.each_ref().map(|node| admitted(node, "alice", 5)), [0, 0]);
 }
 
+#[test]
+fn failed_reset_clears_and_audits_nothing() {
+    let redis = RedisServer::start();
+    let service = on_one_that_freezes(&redis, 100);
+    wait_until_shared(&service, "other");
+    let body = r#"{"user_id":"alice","endpoint":"/x"}"#;
+    let resets = || {
+        let trail = service.admin("GET", "/v1/admin/audit?kind=counters", "");
+        trail.json()["entries"].as_array().unwrap().len()
+    };
+    let outages: [(fn(&RedisServer), fn(&RedisServer)); 2] =
+        [(RedisServer::freeze, RedisServer::thaw), (RedisServer::kill9, RedisServer::restart)];
+    for (begin, end) in outages {
+        begin(&redis);
+        notice_outage(&service);
+        let before = admitted(&service, "alice", 5);
+        let answer = service.admin("POST", "/v1/rate-limit/reset", body);
+        assert_eq!((answer.status, answer.error().1.as_str()), (503, "SERVICE_UNAVAILABLE"));
+        assert_eq!((before, resets()), (5, 0));
+        end(&redis);
+        wait_until_shared(&service, "other");
+    }
+    let left = service.get("/v1/rate-limit/status/alice/x").json()["remaining"].as_u64().unwrap();
+    assert!(left <= 95, "{left}: what was counted before the reset still counts");
+    assert_eq!(service.admin("POST", "/v1/rate-limit/reset", body).status, 200);
+    assert_eq!((resets(), admitted(&service, "alice", 120)), (1, 100));
+}
+
 /// A client that one of three nodes has refused sends to all of them through six freezes.
 #[test]
 fn repeated_freezes_admit_one_extra_allowance() {

@@ -1,5 +1,8 @@
 //! Redis problems are reported to operators once, with their cause.
 
+use std::thread;
+use std::time::Duration;
+
 use tollgate_testkit::{RedisOptions, RedisServer};
 
 use crate::harness::{Service, wait_for};
@@ -70,10 +73,39 @@ fn full_redis_is_logged_once_with_its_error() {
     // Memory figures are available while the server is full.
     let room = format!("tollgate_store_memory_bytes_max{{server=\"{server}\"}}");
     wait_for("the server to say how full it is", || (service.metric(&room) == Some(1.0)).then_some(()));
-    wait_for("the warning", || service.log().contains("nearly full").then_some(()));
+    wait_for("the warning", || service.log().contains("server memory is full").then_some(()));
+    assert_eq!(log_lines(&service, "nearly full"), 0, "{}", service.log());
     redis.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     wait_for("the counters to be shared again", || (check(&service, "alice") == (200, false)).then_some(()));
     wait_for("the service to be ready", || (status(&service).1 == "ready").then_some(()));
+}
+
+/// Reads succeed in between, so the circuit breaker need not open.
+#[test]
+fn degraded_states_are_logged_once_at_low_traffic() {
+    let redis = RedisServer::with(&["--maxmemory-policy", "noeviction"]);
+    let service = on(&redis, "");
+    let enter: [(&[&str], &str); 2] =
+        [(&["CONFIG", "SET", "maxmemory", "1"], "OOM"), (&["REPLICAOF", "127.0.0.1", "1"], "READONLY")];
+    let leave: [&[&str]; 2] = [&["CONFIG", "SET", "maxmemory", "0"], &["REPLICAOF", "NO", "ONE"]];
+    for (number, ((enter, reason), leave)) in enter.into_iter().zip(leave).enumerate() {
+        redis.cli(enter);
+        wait_for("the outage to be logged", || {
+            check(&service, "alice");
+            thread::sleep(Duration::from_millis(500));
+            (log_lines(&service, "counter store unavailable") == number + 1).then_some(())
+        });
+        let log = service.log();
+        let line = log.lines().rfind(|line| line.contains("counter store unavailable")).unwrap();
+        assert!(line.contains(reason), "{line}");
+        redis.cli(leave);
+        wait_for("the recovery to be logged", || {
+            check(&service, "alice");
+            thread::sleep(Duration::from_millis(500));
+            (log_lines(&service, "the counter store recovered") == number + 1).then_some(())
+        });
+        assert_eq!(log_lines(&service, "counter store unavailable"), number + 1, "{}", service.log());
+    }
 }
 
 #[test]

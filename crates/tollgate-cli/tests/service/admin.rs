@@ -36,7 +36,8 @@ fn rule_is_in_force_after_each_write() {
     let made = send(&service, "POST", RULES, &rule("users", 2));
     assert_eq!(made.status, 201, "{}", made.text);
     assert_eq!(made.header("location"), Some("/v1/admin/rules/users"));
-    let shown = made.json();
+    let mut shown = made.json();
+    assert!(shown.as_object_mut().unwrap().remove("warnings").is_some(), "it ends the built-in default");
     let version = shown["version"].as_u64().unwrap();
     assert_eq!(made.header("etag"), Some(&*format!("\"{version}\"")));
     assert_eq!((&shown["source"], &shown["created_by"]), (&json!("database"), &json!("admin")));
@@ -476,7 +477,7 @@ fn writes_fail_while_the_database_is_unreachable() {
     assert_eq!(service.check("a", "/x").status, 503);
 }
 
-/// A request may be charged sixteen limits: each of these rules fits alone, and three fit together.
+/// A request may be charged sixteen limits: each of these rules fits alone, and four fit together.
 #[test]
 fn concurrent_rule_writes_stay_consistent() {
     let service = Service::unconfigured();
@@ -493,7 +494,7 @@ fn concurrent_rule_writes_stay_consistent() {
     });
     let count = |status: u16| answers.iter().filter(|answer| answer.status == status).count();
     let others: Vec<&str> = answers.iter().map(|answer| &*answer.text).collect();
-    assert_eq!((count(201), count(400) + count(503)), (3, 9), "{others:?}");
+    assert_eq!((count(201), count(400) + count(503)), (4, 8), "{others:?}");
     let ready = service.get("/readyz").json();
     assert_eq!((&ready["status"], &ready["database_error"]), (&json!("ready"), &Value::Null), "{ready}");
 }
@@ -520,4 +521,22 @@ fn counters_need_one_client_and_name_bad_parameters() {
     for query in ["?user=a", "?ip=192.0.2.1", "?tenant=t", "?login=l", "?api_key=k"] {
         assert_eq!(service.admin("GET", &format!("/v1/admin/counters{query}"), "").status, 200, "{query}");
     }
+}
+
+#[test]
+fn rule_cost_is_charged_from_the_database() {
+    let service = Service::unconfigured();
+    let tokens = json!({
+        "per": ["user"], "limits": [{ "requests": 100, "window": "1d" }], "cost": "descriptor:tokens",
+    });
+    let path = format!("{RULES}/tokens");
+    assert_eq!(send(&service, "PUT", &path, &tokens).status, 201);
+    assert_eq!(service.admin("GET", &path, "").json()["definition"]["cost"], "descriptor:tokens");
+    let check = r#"{"user_id":"a","endpoint":"/","descriptors":{"tokens":"40"}}"#;
+    let answers = [(); 3].map(|()| service.post("/v1/rate-limit/check", check));
+    assert_eq!(answers.each_ref().map(|answer| answer.status), [200, 200, 429]);
+    assert_eq!(answers[1].json()["remaining"], 20);
+    let wrong = json!({ "per": ["user"], "requests_per_hour": 1, "cost": "tokens" });
+    let refused = send(&service, "PUT", &path, &wrong);
+    assert_eq!((refused.error().0, &*refused.error().2), (400, "cost"), "{}", refused.text);
 }

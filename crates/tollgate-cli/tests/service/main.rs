@@ -26,3 +26,4 @@ mod shutdown;
 mod slow_clients;
 mod status;
 mod user_limits;
+mod warnings;

@@ -5,7 +5,7 @@ use tollgate_stores::sql::{
     StoredItem,
 };
 
-use super::{parse, preconditions};
+use super::{parse, preconditions, warnings};
 use crate::config::normalize;
 use crate::http::Call;
 use crate::http::error::{ApiError, Code};
@@ -66,6 +66,8 @@ pub(crate) fn normalized(call: &Call, item: Item) -> Result<Item, ApiError> {
 pub(crate) struct Applied {
     pub(crate) change: AppliedChange,
     pub(crate) at_micros: u64,
+    /// What may not be as meant.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Applied {
@@ -96,6 +98,7 @@ pub(crate) async fn apply(
     edits: &[ItemEdit],
     conflict: ConflictError,
 ) -> Result<Applied, ApiError> {
+    warnings::reject_unknown_tiers(call, edits)?;
     let database = database(call)?;
     let mut attempt = 1;
     loop {
@@ -116,6 +119,7 @@ pub(crate) async fn write(
     version: Option<u64>,
 ) -> Result<Applied, DatabaseError> {
     let (by, now, request_id) = (&*call.caller.name, call.app.now().as_micros(), call.request_id.as_str());
+    let warnings = warnings::of(call, edits);
     let change = match version {
         Some(version) => database.change_at_version(version, by, now, edits).await?,
         None => database.change(by, now, edits).await?,
@@ -132,7 +136,7 @@ pub(crate) async fn write(
     if !change.items.is_empty() {
         call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
-    Ok(Applied { change, at_micros: now })
+    Ok(Applied { change, at_micros: now, warnings })
 }
 
 /// Lists every item that the edits would change.
@@ -141,6 +145,7 @@ pub(crate) async fn plan(
     edits: &[ItemEdit],
     conflict: ConflictError,
 ) -> Result<Vec<ItemChange>, ApiError> {
+    warnings::reject_unknown_tiers(call, edits)?;
     let database = database(call)?;
     check_rules(call, &database, edits).await?;
     database.dry_run(edits).await.map_err(|error| failed(error, conflict))

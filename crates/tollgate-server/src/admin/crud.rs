@@ -70,8 +70,8 @@ pub(crate) trait AdminResource {
         async { Ok(Self::Usage::default()) }
     }
 
-    /// Items that the settings file defines. They can be read, not changed.
-    fn file_items(_call: &Call, _filter: &ItemFilter) -> Vec<(ItemId, Self::View)> {
+    /// Items of the settings file, or only those of one source (`file`, `built-in`). They can be read, not changed.
+    fn file_items(_call: &Call, _filter: &ItemFilter, _source: Option<&str>) -> Vec<(ItemId, Self::View)> {
         Vec::new()
     }
 }
@@ -104,11 +104,8 @@ pub(crate) async fn list<R: AdminResource>(call: Call) -> Result<Response, ApiEr
     let query = ListQuery::parse(&call, R::FILTERS)?;
     let page = Page::parse(R::KIND, query.get("limit"), query.get("after"))?;
     let filter = query.item_filter(&call)?;
-    let mut items = Vec::new();
-    if query.includes_source(call.app.config_sync().rules().file_source()) {
-        items = R::file_items(&call, &filter);
-        items.retain(|(id, _)| page.after.as_ref().is_none_or(|after| id > after));
-    }
+    let mut items = R::file_items(&call, &filter, query.get("source"));
+    items.retain(|(id, _)| page.after.as_ref().is_none_or(|after| id > after));
     let has_file_items = !items.is_empty();
     let mut is_stale = false;
     if query.includes_source("database") {
@@ -178,7 +175,7 @@ pub(crate) async fn create<R: Writable>(call: Call, body: Incoming) -> Result<Re
 pub(crate) async fn read<R: AdminResource>(call: Call) -> Result<Response, ApiError> {
     let id = path_id::<R>(&call)?;
     let named = ItemFilter { prefix: Some(id.to_string()), ..ItemFilter::default() };
-    if let Some((_, item)) = R::file_items(&call, &named).into_iter().find(|(known, _)| *known == id) {
+    if let Some((_, item)) = R::file_items(&call, &named, None).into_iter().find(|(known, _)| *known == id) {
         return Ok(response::json(StatusCode::OK, &item));
     }
     let id = change::normalized_id(&call, &id);
@@ -265,7 +262,7 @@ pub(crate) async fn written<R: AdminResource>(
     status: StatusCode,
 ) -> Result<Response, ApiError> {
     let stored = applied.stored(call, id).await?;
-    Ok(item_response(&stored, &written_view::<R>(call, &stored).await, status))
+    Ok(item_response(applied, &stored, &written_view::<R>(call, &stored).await, status))
 }
 
 /// An item that was just written. The write succeeded, so a failed lookup of its usage is not reported.
@@ -274,9 +271,23 @@ pub(crate) async fn written_view<R: AdminResource>(call: &Call, stored: &StoredI
     R::view(call, stored, &usage)
 }
 
-/// A response with an item, its `ETag` and, if it is new, its `Location`.
-pub(crate) fn item_response(stored: &StoredItem, view: &impl Serialize, status: StatusCode) -> Response {
-    let mut response = response::json(status, view);
+/// The body of the response to a write.
+#[derive(Serialize)]
+struct Written<'a, V> {
+    #[serde(flatten)]
+    view: &'a V,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+}
+
+/// A response with an item that was written, warnings, its `ETag` and, if it is new, its `Location`.
+pub(crate) fn item_response(
+    applied: &Applied,
+    stored: &StoredItem,
+    view: &impl Serialize,
+    status: StatusCode,
+) -> Response {
+    let mut response = response::json(status, &Written { view, warnings: &applied.warnings });
     let headers = response.headers_mut();
     headers.insert(header::ETAG, preconditions::etag(stored.version));
     if status == StatusCode::CREATED

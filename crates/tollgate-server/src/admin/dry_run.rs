@@ -12,6 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::change::{self, ConflictError};
 use super::definition::definition;
+use super::warnings;
 use crate::config::sync;
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response, response};
@@ -39,6 +40,8 @@ pub(crate) struct DryRunResponse {
     changes: Vec<ChangeView>,
     /// Effect on the requests of the last minutes; null for API keys, which do not change limits.
     effect: Option<Effect>,
+    /// What may not be as meant.
+    warnings: Vec<String>,
 }
 
 /// One changed item.
@@ -107,7 +110,8 @@ pub(crate) async fn respond(
     let differences = change::plan(call, edits, conflict).await?;
     let effect = effect(call, &differences).await?;
     let changes = differences.iter().map(ChangeView::of).collect();
-    Ok(response::json(StatusCode::OK, &DryRunResponse { dry_run: true, changes, effect }))
+    let warnings = warnings::of(call, edits);
+    Ok(response::json(StatusCode::OK, &DryRunResponse { dry_run: true, changes, effect, warnings }))
 }
 
 /// Shows what setting or deleting the override of one user on one endpoint would change.

@@ -19,7 +19,7 @@ use super::change::{self, Applied};
 use super::crud::ParseItem;
 use super::dry_run::{self, ChangeView, parse_flag};
 use super::export::{ITEMS_MAX, ItemSections, KINDS, parse_kinds};
-use super::{parse, preconditions, view};
+use super::{parse, preconditions, view, warnings};
 use crate::config::normalize::{self, NormalizedTooLong};
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::{Call, Response, response};
@@ -75,6 +75,8 @@ pub(crate) struct ImportResponse {
     changes: Vec<ChangeView>,
     /// Effect on the requests of the last minutes; only of a dry run.
     effect: Option<Effect>,
+    /// What may not be as meant.
+    warnings: Vec<String>,
 }
 
 /// Creates and replaces many items at once, all or none. Accepts JSON, or TOML with `Content-Type: application/toml`.
@@ -103,11 +105,12 @@ pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiEr
         let plan = plan(&call, &import, prune, expected).await?;
         if is_dry_run {
             let effect = dry_run::effect(&call, &plan.changes).await?;
-            return Ok(respond(&import, &plan.changes, plan.version, true, effect));
+            let warnings = warnings::of(&call, &plan.edits());
+            return Ok(respond(&import, plan.version, &plan.changes, warnings, Some(effect)));
         }
         match change::write(&call, &change::database(&call)?, &plan.edits(), Some(plan.version)).await {
-            Ok(Applied { change, .. }) => {
-                return Ok(respond(&import, &change.items, change.version, false, None));
+            Ok(Applied { change, warnings, .. }) => {
+                return Ok(respond(&import, change.version, &change.items, warnings, None));
             }
             Err(DatabaseError::VersionConflict { found }) if expected.is_some() => {
                 return Err(version_differs(found, expected));
@@ -331,16 +334,26 @@ impl Plan {
 
 fn respond(
     import: &Import,
-    changes: &[ItemChange],
     version: u64,
-    dry_run: bool,
-    effect: Option<Effect>,
+    changes: &[ItemChange],
+    warnings: Vec<String>,
+    dry_run: Option<Option<Effect>>,
 ) -> Response {
     let changes: Vec<ChangeView> = changes.iter().map(ChangeView::of).collect();
     let count = |action: &str| changes.iter().filter(|change| change.action == action).count();
     let (created, updated, deleted) = (count("create"), count("update"), count("delete"));
     let unchanged = import.items.len().saturating_sub(created + updated);
-    let body = ImportResponse { dry_run, version, created, updated, deleted, unchanged, changes, effect };
+    let body = ImportResponse {
+        dry_run: dry_run.is_some(),
+        version,
+        created,
+        updated,
+        deleted,
+        unchanged,
+        changes,
+        effect: dry_run.flatten(),
+        warnings,
+    };
     let mut response = response::json(StatusCode::OK, &body);
     response.headers_mut().insert(header::ETAG, preconditions::etag(version));
     response

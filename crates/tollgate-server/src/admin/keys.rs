@@ -269,7 +269,7 @@ pub(crate) async fn secret_response(
     let stored = applied.stored(call, &ItemId::Key(id.to_owned())).await?;
     let view = crud::written_view::<Keys>(call, &stored).await;
     let view = view.map(|view| KeyView { key: Some(secret.to_owned()), ..view });
-    let mut response = crud::item_response(&stored, &view, status);
+    let mut response = crud::item_response(applied, &stored, &view, status);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }

@@ -61,10 +61,10 @@ impl AdminResource for Tiers {
         filter.prefix.as_ref().is_none_or(|prefix| name.starts_with(&**prefix))
     }
 
-    fn file_items(call: &Call, filter: &ItemFilter) -> Vec<(ItemId, TierView)> {
+    fn file_items(call: &Call, filter: &ItemFilter, _: Option<&str>) -> Vec<(ItemId, TierView)> {
         let prefix = filter.prefix.as_deref().unwrap_or_default();
         let rules = call.app.config_sync().rules().file_rules();
-        let tiers = rules.iter().filter_map(|rule| Some((tier_of(rule)?, rule)));
+        let tiers = rules.iter().filter_map(|(rule, _)| Some((tier_of(rule)?, rule)));
         let tiers = tiers.filter(|(name, _)| name.starts_with(prefix));
         tiers.map(|(name, rule)| (ItemId::Tier(name.to_owned()), file_view(name, rule))).collect()
     }

@@ -23,6 +23,7 @@ use crate::check::Checker;
 use crate::check::batch::{CHECKS_MAX, yield_turn};
 use crate::check::error::CheckError;
 use crate::check::idempotency::KeyState;
+use crate::check::warnings::Warnings;
 use crate::http::error::{ApiError, Code, ErrorBody, ErrorEnvelope};
 use crate::http::json::{self, Text};
 use crate::http::{BATCH_BYTES_MAX, Call, Response, response};
@@ -109,7 +110,8 @@ async fn answer_batch(
     let Some(key) = &batch.idempotency_key else {
         charge.count(batch.checks.len())?;
         let checks = batch.checks.iter().map(|raw| raw.get().as_bytes());
-        return Ok(render(&decide(&call.checker()?, checks).await, call.request_id.as_str()));
+        let outcomes = decide(&call.checker()?, checks, call.settings.strict_checks).await;
+        return Ok(render(&outcomes, call.request_id.as_str()));
     };
     if key.is_empty() || key.len() > KEY_BYTES_MAX {
         return Err(ApiError::invalid("idempotency_key", "must be 1 to 256 bytes"));
@@ -142,7 +144,8 @@ async fn answer_keyed(
         }
     };
     charge.count(checks.len())?;
-    let outcomes = decide(&checker, checks.iter().map(Bytes::as_ref)).await;
+    let checks = checks.iter().map(Bytes::as_ref);
+    let outcomes = decide(&checker, checks, call.settings.strict_checks).await;
     if let Some(response) = replayable(&outcomes, call.request_id.as_str()) {
         lock.complete(&response, call.app.now()).await;
     }
@@ -182,6 +185,7 @@ impl Drop for BatchCharge {
 struct Decided<'a> {
     check: CheckBody<'a>,
     decision: Result<Decision, KeyRefusal>,
+    warnings: Warnings,
 }
 
 type Outcome<'a> = Result<Decided<'a>, ApiError>;
@@ -190,24 +194,26 @@ type Outcome<'a> = Result<Decided<'a>, ApiError>;
 async fn decide<'a>(
     checker: &Checker<'_>,
     checks: impl ExactSizeIterator<Item = &'a [u8]>,
+    strict: bool,
 ) -> Vec<Outcome<'a>> {
     let mut outcomes = Vec::with_capacity(checks.len());
     for (index, raw) in checks.enumerate() {
         yield_turn(index).await;
-        let outcome = decide_one(checker, raw).await;
+        let outcome = decide_one(checker, raw, strict).await;
         outcomes.push(outcome.map_err(|error| error.within(&format!("checks[{index}]"))));
     }
     outcomes
 }
 
-async fn decide_one<'a>(checker: &Checker<'_>, raw: &'a [u8]) -> Outcome<'a> {
-    let check: CheckBody<'a> = json::parse(raw)?;
-    let decision = match checker.check(&check.request()).await {
+async fn decide_one<'a>(checker: &Checker<'_>, raw: &'a [u8], strict: bool) -> Outcome<'a> {
+    let mut warnings = Warnings::default();
+    let check = CheckBody::parse(raw, strict, &mut warnings)?;
+    let decision = match checker.check(&check.request(), &mut warnings).await {
         Ok(decision) => Ok(decision),
         Err(CheckError::ApiKeyRefused(refusal)) => Err(refusal),
         Err(error) => return Err(error.into()),
     };
-    Ok(Decided { check, decision })
+    Ok(Decided { check, decision, warnings })
 }
 
 fn render(outcomes: &[Outcome<'_>], request_id: &str) -> Response {
@@ -230,13 +236,14 @@ fn replayable(outcomes: &[Outcome<'_>], request_id: &str) -> Option<Bytes> {
 
 fn item<'a>(outcome: &'a Outcome<'_>, request_id: &'a str) -> ItemBody<'a> {
     match outcome {
-        Ok(Decided { check, decision }) => ItemBody::Decided {
+        Ok(Decided { check, decision, warnings }) => ItemBody::Decided {
             user_id: check.user_id.as_deref(),
             endpoint: &check.endpoint,
             decision: match decision {
                 Ok(decision) => DecisionBody::new(decision),
                 Err(refusal) => DecisionBody::key_refused(*refusal),
-            },
+            }
+            .with_warnings(warnings),
         },
         Err(error) => ItemBody::Wrong { error: error.body(request_id) },
     }
@@ -288,7 +295,7 @@ mod tests {
         let call = call(&App::for_tests("default_limit = 5000"));
         let batch: BatchBody<'_> = json::parse(body.as_bytes()).unwrap();
         let checks = batch.checks.iter().map(|raw| raw.get().as_bytes());
-        let outcomes = decide(&call.checker().unwrap(), checks).await;
+        let outcomes = decide(&call.checker().unwrap(), checks, false).await;
         done.store(true, Ordering::Relaxed);
         other.await.unwrap();
         assert_eq!(outcomes.len(), 1_000);

@@ -6,11 +6,13 @@ use utoipa::ToSchema;
 
 use super::decision::{self, DecisionBody};
 use crate::check::request::CheckRequest;
+use crate::check::warnings::Warnings;
 use crate::http::error::ApiError;
 use crate::http::json::{self, Pairs, Text};
 use crate::http::{CHECK_BYTES_MAX, Call, Response};
 
-/// One request to decide. At least one of `user_id`, `api_key`, `ip`, `tenant` and `login` is required. Unknown fields are ignored.
+/// One request to decide. At least one of `user_id`, `api_key`, `ip`, `tenant` and `login` is required. Unknown fields are
+/// ignored with a warning, or rejected if `api.strict` is set.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(bound(deserialize = "'de: 'a"))]
 pub(crate) struct CheckBody<'a> {
@@ -43,17 +45,33 @@ pub(crate) struct CheckBody<'a> {
     /// Additional facts by name, for rules that match or count by them.
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
     descriptors: Option<Pairs<'a>>,
-    /// Overrides the algorithm for this check only. Requires the scope `override`.
+    /// Overrides the algorithm for this check only. Requires the scope `override`, unless it equals the one in force; sent
+    /// alone without the scope, it is ignored with a warning.
     #[schema(value_type = Option<String>)]
     strategy: Option<Text<'a>>,
-    /// Overrides the requests per window for this check only. Requires the scope `override`.
+    /// Overrides the requests per window for this check only. Requires the scope `override`, unless it equals the limit in
+    /// force.
     limit: Option<u32>,
-    /// Overrides the window, in seconds, for this check only. Requires the scope `override`.
+    /// Overrides the window, in seconds, for this check only. Requires the scope `override`, unless it equals the window in
+    /// force.
     #[schema(minimum = 1)]
     window_seconds: Option<u32>,
 }
 
-impl CheckBody<'_> {
+impl<'a> CheckBody<'a> {
+    /// Parses a check. Unknown fields are warnings, or errors if `strict`: a misspelt field would set the wrong limit.
+    pub(crate) fn parse(body: &'a [u8], strict: bool, warnings: &mut Warnings) -> Result<Self, ApiError> {
+        let mut unknown = Vec::new();
+        let check = json::parse_with_unknown(body, &mut unknown)?;
+        for name in unknown {
+            if strict {
+                return Err(json::unknown(name));
+            }
+            warnings.add(format!("unknown field {name:?} was ignored"));
+        }
+        Ok(check)
+    }
+
     pub(crate) fn request(&self) -> CheckRequest<'_> {
         CheckRequest {
             endpoint: &self.endpoint,
@@ -85,7 +103,8 @@ impl CheckBody<'_> {
 )]
 pub(crate) async fn check(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
-    let check: CheckBody<'_> = json::parse(&body)?;
-    let decision = call.checker()?.check(&check.request()).await?;
-    Ok(decision::response(&decision, &call.settings.profiles))
+    let mut warnings = Warnings::default();
+    let check = CheckBody::parse(&body, call.settings.strict_checks, &mut warnings)?;
+    let decision = call.checker()?.check(&check.request(), &mut warnings).await?;
+    Ok(decision::response(&decision, &warnings, &call.settings.profiles))
 }

@@ -16,6 +16,7 @@ use crate::admin::dry_run::{self, ChangeQuery, DryRunResponse};
 use crate::check::parse::{
     parse_endpoint, parse_limit, parse_one_endpoint, parse_strategy, parse_user, too_long,
 };
+use crate::check::warnings::Warnings;
 use crate::fleet::membership;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::json::{self, Text};
@@ -64,6 +65,10 @@ pub(crate) struct ConfigAnswer<'a> {
     burst_capacity: Option<u32>,
     /// When the override was set.
     updated_at: String,
+    /// Warnings about the change, if any.
+    #[serde(skip_serializing_if = "Warnings::is_empty")]
+    #[schema(value_type = Option<Vec<String>>)]
+    warnings: Warnings,
 }
 
 /// The user and endpoint.
@@ -235,6 +240,7 @@ fn answer_of(found: &Override) -> ConfigAnswer<'_> {
         strategy: limit.algorithm().as_str(),
         burst_capacity: limit.burst(),
         updated_at: response::rfc3339(found.updated_at),
+        warnings: Warnings::default(),
     }
 }
 

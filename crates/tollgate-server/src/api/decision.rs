@@ -1,5 +1,7 @@
 //! A decision as HTTP: status, JSON body and rate-limit headers.
 
+use std::borrow::Cow;
+
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use tollgate::decision::LimitReport;
@@ -8,6 +10,7 @@ use tollgate::{Answer, Decision, Timestamp};
 use utoipa::ToSchema;
 
 use crate::auth::api_keys::KeyRefusal;
+use crate::check::warnings::Warnings;
 use crate::http::{Response, response};
 
 /// The decision about one request.
@@ -50,6 +53,10 @@ pub(crate) struct DecisionBody<'a> {
     /// Whether the decision was made without the shared counters.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     degraded: bool,
+    /// Plain sentences about fields that were ignored or look like mistakes; absent without any.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    #[schema(value_type = Option<Vec<String>>)]
+    warnings: &'a [Cow<'static, str>],
 }
 
 /// When a block ends; null for a block without expiry. A field of its own so that null is written, not skipped.
@@ -65,6 +72,10 @@ impl<'a> DecisionBody<'a> {
             blocked_until: Some(BlockedUntil(None)),
             ..DecisionBody::default()
         }
+    }
+
+    pub(crate) fn with_warnings(self, warnings: &'a Warnings) -> Self {
+        DecisionBody { warnings: warnings.as_slice(), ..self }
     }
 
     pub(crate) fn new(decision: &'a Decision) -> Self {
@@ -104,8 +115,9 @@ impl<'a> DecisionBody<'a> {
 }
 
 /// The response to a check.
-pub(crate) fn response(decision: &Decision, profiles: &[HeaderProfile]) -> Response {
-    let mut response = response::json(status(decision), &DecisionBody::new(decision));
+pub(crate) fn response(decision: &Decision, warnings: &Warnings, profiles: &[HeaderProfile]) -> Response {
+    let body = DecisionBody::new(decision).with_warnings(warnings);
+    let mut response = response::json(status(decision), &body);
     if !decision.admits() {
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }

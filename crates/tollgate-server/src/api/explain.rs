@@ -6,16 +6,17 @@ use serde::Serialize;
 use tollgate::algorithms::Outcome;
 use tollgate::counters::Effect;
 use tollgate::decision::LimitReport;
-use tollgate::explain::RuleExplanation;
+use tollgate::explain::{Explanation, RuleExplanation, describe_override};
 use tollgate::headers::retry_after_secs;
 use tollgate::identity::Scratch;
+use tollgate::rules::Action;
 use tollgate::{Decision, Id, Timestamp};
 use utoipa::ToSchema;
 
 use super::check::CheckBody;
 use super::decision::DecisionBody;
+use crate::check::warnings::Warnings;
 use crate::http::error::ApiError;
-use crate::http::json;
 use crate::http::response;
 use crate::http::{CHECK_BYTES_MAX, Call, Response};
 
@@ -37,7 +38,7 @@ pub(crate) struct ExplainBody<'a> {
     /// When the cooldown of the client ends, in Unix seconds; absent without one. `rules` shows the counters regardless of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     cooldown_until: Option<u64>,
-    /// Every rule in order of evaluation.
+    /// Every rule in order of evaluation, then an override that replaces none of them.
     rules: Vec<RuleBody<'a>>,
 }
 
@@ -117,10 +118,12 @@ pub(crate) struct LimitBody {
 )]
 pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
-    let check: CheckBody<'_> = json::parse(&body)?;
+    let mut warnings = Warnings::default();
+    let check = CheckBody::parse(&body, call.settings.strict_checks, &mut warnings)?;
     let (checker, check) = (call.checker()?, check.request());
-    let resolved = checker.resolve(&check)?;
+    let resolved = checker.resolve(&check, &mut warnings)?;
     let request = resolved.request();
+    checker.warn_of_account_tier(&request, &mut warnings);
     let explanation = checker.explain(&request).await;
     let decision = &explanation.decision;
     let rules = explanation.rules(&request);
@@ -134,13 +137,17 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
         blocked: decision.block().map(|block| block.kind.as_str()),
     };
     let body = ExplainBody {
-        decision: DecisionBody::new(decision),
+        decision: DecisionBody::new(decision).with_warnings(&warnings),
         client: resolved.request.client().map(|client| client.to_string()),
         account,
         normalized_endpoint: resolved.request.endpoint.as_str(),
         next_allowed_at_us: explanation.next_allowed_at().map(Timestamp::as_micros),
         cooldown_until: explanation.cooldown_until().map(Timestamp::as_secs_ceil),
-        rules: rules.iter().map(|rule| rule_body(rule, decision)).collect(),
+        rules: rules
+            .iter()
+            .map(|rule| rule_body(rule, decision))
+            .chain(override_body(&explanation))
+            .collect(),
     };
     Ok(response::json(StatusCode::OK, &body))
 }
@@ -157,6 +164,22 @@ fn rule_body<'a>(explained: &RuleExplanation<'a>, decision: &Decision) -> RuleBo
         binding: decision.rule_name() == Some(&*rule.name),
         limits: explained.reports.iter().map(|report| limit_body(report, decision.now)).collect(),
     }
+}
+
+/// An override that replaces no rule, as a rule of a layer of its own.
+fn override_body(explanation: &Explanation) -> Option<RuleBody<'static>> {
+    let (name, reports) = explanation.override_beside_rules()?;
+    let decision = &explanation.decision;
+    Some(RuleBody {
+        name,
+        matched: true,
+        reason: format!("{} applies beside the rules", describe_override(name)),
+        action: Action::Reject.as_str(),
+        priority: 0,
+        layer: name,
+        binding: decision.rule_name() == Some(name),
+        limits: reports.iter().map(|report| limit_body(report, decision.now)).collect(),
+    })
 }
 
 fn limit_body(report: &LimitReport, now: Timestamp) -> LimitBody {

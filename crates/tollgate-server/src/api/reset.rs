@@ -44,6 +44,9 @@ pub(crate) struct ResetAnswer<'a> {
     done_at: String,
 }
 
+/// The counters became unreachable during the reset.
+const UNCONFIRMED: &str = "the counters became unreachable during the reset: it is in the audit trail and may have taken effect in part; send it again";
+
 /// Clears the counters of one client on an endpoint, and its penalties.
 ///
 /// The body has the fields of a check except `cost`; unknown fields are rejected. `api_key` may be the id of a key.
@@ -65,14 +68,20 @@ pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let (checker, target) = (call.checker()?, body.request());
     let resolved = checker.resolve_target(&target)?;
     let request = resolved.request();
-    let version = record_reset(&call, &request).await?;
-    let reset = checker.reset(&request).await?;
+    let mut recorded = None;
+    let record = async {
+        recorded = Some(record_reset(&call, &request).await?);
+        Ok::<(), ApiError>(())
+    };
+    let result = checker.reset(&request, record).await;
+    let reset =
+        result.map_err(|error| if recorded.is_some() { error.with_message(UNCONFIRMED) } else { error })?;
     let mut scratch = Scratch::default();
     let client = checker.rules().resolve(&request, &mut scratch).request.client();
     let client = client.map(|client| client.to_string()).unwrap_or_default();
     let (endpoint, counters) = (request.endpoint.as_str(), reset.counters);
     tracing::info!(by = %call.caller.name, ?client, ?endpoint, counters, "counters reset");
-    if let Some(version) = version {
+    if let Some(version) = recorded.flatten() {
         call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
     let answer = ResetAnswer {

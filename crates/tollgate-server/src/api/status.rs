@@ -10,6 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::decision::{self, DecisionBody};
 use crate::check::request::CheckRequest;
+use crate::check::warnings::Warnings;
 use crate::http::error::ApiError;
 use crate::http::json::{self, Pairs};
 use crate::http::response;
@@ -40,7 +41,7 @@ pub(crate) struct StatusQuery {
     /// be admitted.
     #[param(value_type = Option<u32>)]
     cost: Option<String>,
-    /// Overrides the algorithm, as in a check. Requires the scope `override`.
+    /// Overrides the algorithm, as in a check. Requires the scope `override`, unless it equals the one in force.
     strategy: Option<String>,
     /// Overrides the requests per window. Requires the scope `override`.
     #[param(value_type = Option<u32>)]
@@ -172,11 +173,12 @@ fn number(field: &'static str, text: Option<&str>) -> Result<Option<u32>, ApiErr
 async fn answer_status(call: &Call, sent: &StatusRequest) -> Result<Response, ApiError> {
     let descriptors = sent.descriptors()?;
     let check = sent.request(&descriptors)?;
-    let decision = call.checker()?.peek(&check).await?;
+    let mut warnings = Warnings::default();
+    let decision = call.checker()?.peek(&check, &mut warnings).await?;
     let body = StatusBody {
         user_id: check.user_id,
         endpoint: check.endpoint,
-        decision: DecisionBody::new(&decision),
+        decision: DecisionBody::new(&decision).with_warnings(&warnings),
         capacity: decision.binding().map(|report| report.capacity),
         usage_percentage: decision.binding().map(usage_percentage),
         cooldown_until: decision.cooldown_until().map(Timestamp::as_secs_ceil),

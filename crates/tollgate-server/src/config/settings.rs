@@ -55,12 +55,14 @@ pub struct Settings {
     pub callers: Option<CallerLimits>,
     /// Logging.
     pub log: LogSettings,
+    /// Whether unknown fields of a check are errors (`api.strict`).
+    pub strict_checks: bool,
+    /// Whether tiers that no rule names are errors (`identity.unknown_tier = "reject"`).
+    pub rejects_unknown_tiers: bool,
     /// The rules as written, and how addresses are counted. [`Settings::rule_set`] normalizes them.
     pub rules: RuleSet,
     /// How identifiers are normalized.
     pub normalization: Normalization,
-    /// Whether `rules` is the built-in default, because none are configured.
-    pub has_built_in_default: bool,
     /// The sources, for a reload.
     pub(crate) source: Source,
 }

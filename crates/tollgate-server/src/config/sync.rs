@@ -138,7 +138,9 @@ impl SyncState {
     /// All problems in one line.
     pub(crate) fn problem(&self) -> Option<String> {
         let in_force = match self.source {
-            Source::Unread => "this node has never read its configuration, so checks answer 503",
+            Source::Unread => {
+                "this node has never read its configuration, so checks answer 503 unless on_store_failure is open"
+            }
             Source::File => "only the rules of the settings file are in force, and no API key is accepted",
             Source::Snapshot => "the last valid configuration on disk is in force",
             Source::Database => "the last configuration stays in force",

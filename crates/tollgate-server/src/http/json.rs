@@ -15,6 +15,11 @@ const UNKNOWN: &str = "unknown field";
 
 /// Parses a body. A body that fails is parsed a second time to locate the error.
 pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+    let text = object_text(body)?;
+    serde_json::from_str(text).map_err(|error| locate::<T>(text, &error))
+}
+
+fn object_text(body: &[u8]) -> Result<&str, ApiError> {
     // serde_json does not validate the strings that it skips.
     let text = std::str::from_utf8(body)
         .map_err(|error| ApiError::field(Code::InvalidInput, "", format!("invalid JSON: {error}")))?;
@@ -22,7 +27,19 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiErro
     if !text.trim_start().starts_with('{') {
         return Err(ApiError::field(Code::InvalidInput, "", "must be a JSON object"));
     }
-    serde_json::from_str(text).map_err(|error| locate::<T>(text, &error))
+    Ok(text)
+}
+
+/// Parses a body and collects the names of its unknown fields, which are ignored. Without any, nothing is allocated.
+pub(crate) fn parse_with_unknown<'a, T: Deserialize<'a>>(
+    body: &'a [u8],
+    unknown: &mut Vec<String>,
+) -> Result<T, ApiError> {
+    let text = object_text(body)?;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let parsed = T::deserialize(Observed { inner: &mut deserializer, unknown });
+    let parsed = parsed.and_then(|value| deserializer.end().map(|()| value));
+    parsed.map_err(|error| locate::<T>(text, &error))
 }
 
 fn locate<'a, T: Deserialize<'a>>(text: &'a str, error: &serde_json::Error) -> ApiError {
@@ -102,6 +119,78 @@ pub(crate) fn require_known(body: &[u8], fields: &[&str]) -> Result<(), ApiError
     match sent.into_keys().find(|name| !fields.contains(&&**name)) {
         Some(name) => Err(unknown(name.0.into_owned())),
         None => Ok(()),
+    }
+}
+
+/// The most unknown fields that are listed.
+const UNKNOWN_MAX: usize = 10;
+
+/// A deserializer of a struct that notes which fields of the outermost object the struct does not have.
+struct Observed<'u, D> {
+    inner: D,
+    unknown: &'u mut Vec<String>,
+}
+
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Observed<'_, D> {
+    type Error = D::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_any(visitor)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        self.inner.deserialize_map(ObservedVisitor { inner: visitor, fields, unknown: self.unknown })
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+struct ObservedVisitor<'u, V> {
+    inner: V,
+    fields: &'static [&'static str],
+    unknown: &'u mut Vec<String>,
+}
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for ObservedVisitor<'_, V> {
+    type Value = V::Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.expecting(f)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
+        let ObservedVisitor { inner, fields, unknown } = self;
+        inner.visit_map(ObservedMap { inner: map, fields, unknown })
+    }
+}
+
+struct ObservedMap<'u, A> {
+    inner: A,
+    fields: &'static [&'static str],
+    unknown: &'u mut Vec<String>,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for ObservedMap<'_, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: de::DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
+        let Some(Text(name)) = self.inner.next_key::<Text<'de>>()? else { return Ok(None) };
+        if !self.fields.contains(&&*name) && self.unknown.len() < UNKNOWN_MAX {
+            self.unknown.push(name.clone().into_owned());
+        }
+        seed.deserialize(de::value::CowStrDeserializer::new(name)).map(Some)
+    }
+
+    fn next_value_seed<S: de::DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
+        self.inner.next_value_seed(seed)
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod banner;
 mod descriptors;
+mod state_log;
 mod store;
 
 use std::io;
@@ -18,6 +19,7 @@ use tollgate_stores::redis::{RedisSettingsError, Secret};
 use tracing::{error, info, warn};
 
 pub use self::banner::banner;
+use self::state_log::StateLog;
 use crate::app::{App, Secrets};
 use crate::auth::alerts;
 use crate::auth::api_keys::KeySecret;
@@ -113,6 +115,7 @@ async fn serve_until(
     let address = listener.local_addr().map_err(failed)?;
 
     let (counters, seed) = store::open(&settings.counters, &data_dir).await?;
+    let state_log = StateLog::start(&counters);
     let store_problem = counters.state().problem();
     let stats = Arc::new(ConnectionStats::default());
     let secrets = Secrets { admin_key: &admin_key.0, key_secret };
@@ -120,7 +123,7 @@ async fn serve_until(
     let app = App::new(&settings, counters, seed, secrets, Clock::start(), connections, persistence);
     let reload = reload_handle(&app, &settings, address);
     app.set_reload(reload.clone());
-    let tasks = spawn_background_tasks(&app, &data_dir, &reload, &settings);
+    let tasks = spawn_background_tasks(&app, &data_dir, &reload, &settings, state_log);
     // Clients that connect now wait in the backlog, so the first decision uses the whole configuration.
     app.config_sync().wait_for_initial_load(CONFIG_LOAD_TIMEOUT).await;
     let settings = Settings { rules: RuleSet::clone(&app.limiter().rules()), ..settings };
@@ -186,10 +189,11 @@ fn spawn_background_tasks(
     data_dir: &Arc<DataDir>,
     reload: &ReloadHandle,
     settings: &Settings,
+    state_log: StateLog,
 ) -> Tasks {
     let limiter = || Arc::clone(app.shared_limiter());
     let mut tasks = vec![
-        tokio::spawn(sweep(Arc::clone(app))),
+        tokio::spawn(sweep(Arc::clone(app), state_log)),
         tokio::spawn(reload.clone().watch(FILE_POLL_EVERY)),
         tokio::spawn(reconcile::run(limiter(), app.clock())),
         tokio::spawn(membership::apply_resets(limiter())),
@@ -210,18 +214,16 @@ async fn write_auth_alerts(app: Arc<App>) {
 }
 
 /// Drops restored counters, a shard at a time, and tracks the state of the counter store.
-async fn sweep(app: Arc<App>) {
+async fn sweep(app: Arc<App>, mut state_log: StateLog) {
     let mut turns = tokio::time::interval(SWEEP_EVERY);
     let mut last = Instant::now();
-    let mut known = app.counters().state();
     for shard in 0_usize.. {
         turns.tick().await;
         app.sweep(shard);
         let state = app.counters().state();
         app.count_outage(&state, last.elapsed());
-        store::log_state_change(Some(&known), &state);
-        known = state;
         last = Instant::now();
+        state_log.observe(&state, last);
     }
 }
 

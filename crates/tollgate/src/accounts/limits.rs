@@ -14,7 +14,7 @@ pub struct AccountLimits {
     pub requests_per_hour: Option<u32>,
     /// Requests per day of 24 hours.
     pub requests_per_day: Option<u32>,
-    /// The bucket size of each window, if it is not its number of requests.
+    /// The bucket size of the shortest window, if it is not its number of requests.
     pub burst: Option<u32>,
 }
 
@@ -32,8 +32,8 @@ impl AccountLimits {
         self.limits().map(|_| ())
     }
 
-    /// One token bucket per window, each with the burst.
-    fn limits(self) -> Result<Vec<Limit>, AccountError> {
+    /// One token bucket per window. The burst belongs to the shortest one: on longer windows it would be used up for long.
+    pub(crate) fn limits(self) -> Result<Vec<Limit>, AccountError> {
         let windows = [
             ("requests_per_second", self.requests_per_second, 1),
             ("requests_per_hour", self.requests_per_hour, 3_600),
@@ -43,7 +43,8 @@ impl AccountLimits {
         for (field, requests, secs) in windows {
             let Some(requests) = requests else { continue };
             let window = Window::Length(Span::from_secs(secs));
-            let limit = Limit::with_options(Algorithm::TokenBucket, requests, window, self.burst, None);
+            let burst = self.burst.filter(|_| limits.is_empty());
+            let limit = Limit::with_options(Algorithm::TokenBucket, requests, window, burst, None);
             limits.push(limit.map_err(|reason| {
                 let field = if reason == LimitError::BurstZero { "burst" } else { field };
                 AccountError::Limit { field, reason }

@@ -187,17 +187,19 @@ fn weekday(value: &Value) -> Result<Weekday, String> {
     ])(value)
 }
 
-/// Reads `requests_per_second` and so on, with a common `burst_size`.
+/// Reads `requests_per_second` and so on. `burst_size` belongs to the shortest window.
 fn read_per_unit(
     fields: &mut TableReader<'_, '_>,
     algorithm: Algorithm,
     max_delay: Option<Span>,
 ) -> Vec<Limit> {
     let burst = fields.read("burst_size", integer(1..=u32::MAX));
-    let mut limits = Vec::new();
+    let (mut limits, mut shortest) = (Vec::new(), true);
     for (key, secs) in UNITS {
         if let Some(requests) = fields.read(key, integer(0..=u32::MAX)) {
             let window = Some(Window::Length(Span::from_secs(secs)));
+            let burst = shortest.then_some(burst).flatten();
+            shortest = false;
             let limit = LimitFields { algorithm, requests: Some(requests), window, burst, max_delay };
             limits.extend(build(fields, [key, key, "burst_size"], limit));
         }

@@ -8,11 +8,11 @@ use hashbrown::HashSet;
 use super::document::{TableReader, Value};
 use super::limits::{FORMS, LimitFields, algorithm, build, read_limits};
 use super::read_unique;
-use super::rule::{PRIORITY_MAX, id, method, network, pattern, some_of};
+use super::rule::{PRIORITY_MAX, id, method, network, pattern, read_on_store_failure, some_of};
 use super::values::{integer, span, text, word};
 use crate::identity::Dimension;
 use crate::limit::{Algorithm, Limit, Window};
-use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
+use crate::rules::{Action, DEFAULT_RULE, Matcher, Response, Rule, RuleCost, RuleLimit};
 use crate::time::Span;
 
 /// The default limit.
@@ -24,21 +24,17 @@ const ENDPOINT: u32 = PRIORITY_MAX - 2;
 const TIER: u32 = PRIORITY_MAX - 1;
 const DEFAULT: u32 = PRIORITY_MAX;
 
-/// Reads the short forms. The built-in default applies if there are no `[[rules]]` (`alone`).
-pub(super) fn read(
-    fields: &mut TableReader<'_, '_>,
-    alone: bool,
-    names: &mut HashSet<Box<str>>,
-) -> Vec<Rule> {
+/// Reads the short forms, except the default.
+pub(super) fn read(fields: &mut TableReader<'_, '_>, names: &mut HashSet<Box<str>>) -> Vec<Rule> {
     let mut rules =
         fields.list_of_tables("exemptions", |one| read_unique(names, one, "value", read_exemption));
     rules.extend(fields.list_of_tables("endpoints", |one| read_unique(names, one, "pattern", read_endpoint)));
     rules.extend(fields.list_of_tables("tiers", |one| read_unique(names, one, "name", read_tier)));
-    rules.extend(read_default(fields, alone));
     rules
 }
 
-fn read_default(fields: &mut TableReader<'_, '_>, alone: bool) -> Option<Rule> {
+/// Reads the default. Without `default_limit` it is the built-in one, unless there are `others` that limit requests.
+pub(super) fn read_default(fields: &mut TableReader<'_, '_>, others: bool) -> Option<Rule> {
     let given = fields.has("default_limit");
     let requests = fields.read("default_limit", integer(0..=u32::MAX)).unwrap_or(DEFAULT_LIMIT);
     if !given && fields.has("default_window") {
@@ -46,7 +42,9 @@ fn read_default(fields: &mut TableReader<'_, '_>, alone: bool) -> Option<Rule> {
     }
     let window = fields.read("default_window", span).unwrap_or(DEFAULT_WINDOW);
     let algorithm = fields.read("default_algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
-    if !given && !alone {
+    let on_store_failure =
+        read_on_store_failure(fields, ["default_on_store_failure", "default_failure_mode"]);
+    if !given && others {
         if fields.has("default_algorithm") {
             fields.report("default_algorithm", "needs default_limit".to_owned());
         }
@@ -55,25 +53,29 @@ fn read_default(fields: &mut TableReader<'_, '_>, alone: bool) -> Option<Rule> {
     let window = Some(Window::Length(window));
     let parsed = LimitFields { algorithm, requests: Some(requests), window, burst: None, max_delay: None };
     let limit = build(fields, ["default_limit", "default_window", "default_window"], parsed)?;
-    Some(client_rule("default".to_owned(), DEFAULT, Matcher::default(), vec![limit]))
+    let rule = client_rule(DEFAULT_RULE.to_owned(), DEFAULT, Matcher::default(), vec![limit]);
+    Some(Rule { on_store_failure, ..rule })
 }
 
 /// Reads an entry of `[[tiers]]` as the rule `tier:<name>`. Returns `None` if it has problems.
 pub fn read_tier(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let name = fields.require("name", id);
     let limits = read_limit_and_window(fields);
+    let on_store_failure = read_on_store_failure(fields, ["on_store_failure", "failure_mode"]);
     if fields.has_problems() {
         return None;
     }
     let name = name?;
     let rule = format!("tier:{name}");
-    Some(client_rule(rule, TIER, Matcher { tiers: vec![name], ..Matcher::default() }, limits))
+    let rule = client_rule(rule, TIER, Matcher { tiers: vec![name], ..Matcher::default() }, limits);
+    Some(Rule { on_store_failure, ..rule })
 }
 
 fn read_endpoint(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let pattern = fields.require("pattern", pattern);
     let methods = some_of(fields, "methods", method);
     let limits = read_limit_and_window(fields);
+    let on_store_failure = read_on_store_failure(fields, ["on_store_failure", "failure_mode"]);
     if fields.has_problems() {
         return None;
     }
@@ -84,7 +86,7 @@ fn read_endpoint(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         verbs => format!("endpoint:{} {pattern}", verbs.join(",")),
     };
     let when = Matcher { endpoints: vec![pattern], methods, ..Matcher::default() };
-    Some(client_rule(name, ENDPOINT, when, limits))
+    Some(Rule { on_store_failure, ..client_rule(name, ENDPOINT, when, limits) })
 }
 
 fn read_exemption(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
@@ -133,8 +135,9 @@ fn client_rule(name: String, priority: u32, when: Matcher, limits: Vec<Limit>) -
         layer: "client".into(),
         action: Action::Reject,
         limits,
+        cost: RuleCost::default(),
         leases: true,
-        on_store_failure: OnStoreFailure::default(),
+        on_store_failure: None,
         response: Response::default(),
         enabled: true,
     }

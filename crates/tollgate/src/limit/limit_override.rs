@@ -20,6 +20,18 @@ impl LimitOverride {
         *self == LimitOverride::default()
     }
 
+    /// Whether only the algorithm is set.
+    pub fn is_only_algorithm(&self) -> bool {
+        self.algorithm.is_some() && self.requests.is_none() && self.window.is_none()
+    }
+
+    /// Whether every field that is set has the value of this limit.
+    pub fn equals(&self, limit: &Limit) -> bool {
+        self.algorithm.is_none_or(|algorithm| algorithm == limit.algorithm())
+            && self.requests.is_none_or(|requests| requests == limit.requests())
+            && self.window.is_none_or(|length| *limit.window() == Window::Length(length))
+    }
+
     /// Completes the override from the limit in force, or from 100 requests per minute if no limit is in force.
     ///
     /// A burst is not inherited. Only a fixed window keeps a calendar window; other algorithms use its nominal length.

@@ -8,19 +8,22 @@ use crate::accounts::ResolvedRequest;
 use crate::counters::{Charges, Effect};
 use crate::identity::{Dimension, Request, Scratch, SubjectHasher};
 use crate::inspect::{EndpointScope, SkippedRule};
+use crate::limit::Limit;
 
 impl RuleSet {
     /// The counters that a reset of the request's client clears, and the rules whose counters cannot be found.
     ///
     /// Conditions other than the endpoint are ignored, so a reset need not know the client's tier or address. Counters
-    /// shared with other clients (global, per endpoint) are excluded. Overrides sent with earlier checks are not known;
-    /// the one in the request is included.
+    /// shared with other clients (global, per endpoint) are excluded. Of the overrides sent with checks, the one in the
+    /// request and `check_overrides` are included.
     pub(crate) fn charges_of_client<'a>(
         &'a self,
         request: &'a Request<'a>,
+        check_overrides: &'a [Limit],
         scratch: &'a mut Scratch<'a>,
     ) -> (Charges<'a>, Vec<SkippedRule>) {
-        self.client_charges(&self.resolve(request, scratch), EndpointScope::Requested, |_| true)
+        let resolved = self.resolve(request, scratch);
+        self.client_charges(&resolved, EndpointScope::Requested, check_overrides, |_| true)
     }
 
     /// The counters that an inspection reads: those of enabled rules, for the tier of the request if it has one.
@@ -43,13 +46,15 @@ impl RuleSet {
             let mut has = |dimension: &Dimension| unused.push(dimension, &resolved.request, self.ipv6_prefix);
             rule.per.iter().any(|by| (by.identifies_client() || *by == Dimension::Tenant) && has(by))
         };
-        self.client_charges(&resolved, endpoints, |rule| rule.enabled && has_tier(rule) && counts_kind(rule))
+        let wanted = |rule: &Rule| rule.enabled && has_tier(rule) && counts_kind(rule);
+        self.client_charges(&resolved, endpoints, &[], wanted)
     }
 
     fn client_charges<'a>(
         &'a self,
         resolved: &ResolvedRequest<'a>,
         endpoints: EndpointScope,
+        check_overrides: &'a [Limit],
         wanted: impl Fn(&Rule) -> bool,
     ) -> (Charges<'a>, Vec<SkippedRule>) {
         let request = &resolved.request;
@@ -79,7 +84,7 @@ impl RuleSet {
             }
         }
         resolved.account_overrides().for_each(|own| evaluation.charge_account(None, &own));
-        evaluation.charge_every_override();
+        evaluation.charge_every_override(check_overrides);
         evaluation.finish();
         (plan.charges, skipped)
     }

@@ -6,8 +6,8 @@
 use smallvec::SmallVec;
 
 use super::pattern_index::ShortText;
-use super::rule::{Action, Condition, Matcher, Rule, RuleLimit};
-use crate::identity::{Dimension, Request};
+use super::rule::{Action, Condition, Matcher, Rule, RuleCost, RuleLimit};
+use crate::identity::{Client, Dimension, Request};
 
 #[derive(Debug)]
 #[repr(align(64))]
@@ -15,6 +15,7 @@ pub(super) struct CompiledRule {
     pub(super) enabled: bool,
     pub(super) action: Action,
     pub(super) leases: bool,
+    pub(super) is_plan_level: bool,
     /// The condition that the index has checked for candidates.
     indexed_by: Option<Condition>,
     /// Whether there are conditions besides that one and the tiers.
@@ -24,6 +25,7 @@ pub(super) struct CompiledRule {
     pub(super) per: SmallVec<[Dimension; 1]>,
     pub(super) name: Box<str>,
     pub(super) limits: SmallVec<[RuleLimit; 1]>,
+    pub(super) cost: RuleCost,
 }
 
 impl CompiledRule {
@@ -33,13 +35,20 @@ impl CompiledRule {
             enabled: rule.enabled,
             action: rule.action,
             leases: rule.leases,
+            is_plan_level: rule.is_plan_level(),
             indexed_by,
             has_others: has_others(&rule.when, indexed_by),
             tiers: tiers.iter().map(|tier| tier.as_bytes().into()).collect(),
             per: rule.per.iter().cloned().collect(),
             name: rule.name.clone(),
             limits: rule.limits.iter().cloned().collect(),
+            cost: rule.cost.clone(),
         }
+    }
+
+    /// Whether it counts exactly this client.
+    pub(super) fn counts(&self, client: Client<'_>) -> bool {
+        self.per.iter().any(|dimension| dimension.is_id_of(client))
     }
 
     /// Whether all conditions match, given that the index returned the rule. `rule` is the source of this rule.

@@ -5,22 +5,24 @@
 //! 3. Matching rules are visited in order. `allow` ends the evaluation, but limits collected before it still apply.
 //!    `block` refuses. A limiting rule is collected unless an earlier rule occupies its layer. `log_only` rules
 //!    occupy no layer and refuse nothing.
-//! 4. An override replaces the limits of the first collected rule that counts the client. The order of precedence is:
-//!    the check, user and endpoint, API key, user. Without such a rule the override applies alone.
+//! 4. Overrides apply, the first of: the check, user and endpoint, API key, user. The first two replace the first
+//!    collected rule that counts the client. Limits of a key or user are charged once, in place of every collected
+//!    plan-level rule ([`Rule::is_plan_level`](super::Rule::is_plan_level)). An override that replaces no rule applies
+//!    beside the others.
 //!
 //! A decision visits only the candidates of the index; an explanation visits every rule.
 
 use smallvec::SmallVec;
 
 use super::compiled::CompiledRule;
-use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE};
+use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE, EndpointOverride};
 use super::plan::{CHARGES_MAX, ChargePlan, EvaluationEnd, RuleOutcome, no_rule};
-use super::rule::{Action, RuleLimit, counter_id};
+use super::rule::{Action, RuleLimit};
 use super::set::RuleSet;
 use crate::accounts::{AccountOverride, ResolvedRequest};
 use crate::counters::{Charge, CounterId, Effect, PenaltyCharge};
 use crate::identity::{Client, Dimension, Request, Scratch, Subject, SubjectHasher, Tenant, tag};
-use crate::limit::{Limit, LimitError, LimitOverride};
+use crate::limit::{Algorithm, Limit, LimitError, LimitOverride};
 use crate::time::Timestamp;
 
 impl RuleSet {
@@ -44,6 +46,9 @@ impl RuleSet {
         scratch: &'a mut Scratch<'a>,
         now: Timestamp,
     ) -> ChargePlan<'a> {
+        if !self.settings.enabled {
+            return ChargePlan::default();
+        }
         let resolved = self.resolve(request, scratch);
         if let Some(block) = self.accounts.block_of(&resolved, now) {
             return ChargePlan { end: EvaluationEnd::BlockedPrincipal(block), ..ChargePlan::default() };
@@ -81,6 +86,9 @@ impl RuleSet {
         scratch: &'a mut Scratch<'a>,
         now: Timestamp,
     ) -> (ChargePlan<'a>, Vec<RuleOutcome>) {
+        if !self.settings.enabled {
+            return (ChargePlan::default(), vec![RuleOutcome::SwitchedOff; self.rules.len()]);
+        }
         let resolved = self.resolve(request, scratch);
         let account_override = self.account_override(&resolved);
         let mut plan = ChargePlan::default();
@@ -111,23 +119,52 @@ impl RuleSet {
     }
 
     /// The limit that an override sent with the request replaces: the first one that counts the request's client.
-    ///
-    /// It depends on the rules and the account alone, not on counters, cooldowns or blocks of the account. A rule that
-    /// blocks ends the evaluation here too.
     pub fn limit_in_force(&self, request: &Request<'_>) -> Option<Limit> {
+        self.limits_in_force(request).into_iter().next()
+    }
+
+    /// Whether the values sent with a check are those of a limit in force. Then they override nothing.
+    pub fn is_in_force(&self, request: &Request<'_>, sent: &LimitOverride) -> bool {
+        self.limits_in_force(request).iter().any(|limit| sent.equals(limit))
+    }
+
+    /// One limit for each counter that checks with an override of the limits in force may have charged: every algorithm
+    /// with the windows in force. The numbers of requests mean nothing.
+    pub(crate) fn check_overrides(&self, request: &Request<'_>) -> Vec<Limit> {
+        let mut found: Vec<Limit> = Vec::new();
+        for limit in self.limits_in_force(request) {
+            let with = |algorithm| LimitOverride {
+                algorithm: Some(algorithm),
+                requests: Some(1),
+                ..LimitOverride::default()
+            };
+            let all = Algorithm::ALL.into_iter().filter_map(|one| with(one).complete(Some(&limit)).ok());
+            for one in all {
+                if !found.contains(&one) {
+                    found.push(one);
+                }
+            }
+        }
+        found
+    }
+
+    /// The limits that count the request's client.
+    ///
+    /// They depend on the rules and the account alone, not on counters, cooldowns or blocks of the account. A rule that
+    /// blocks ends the evaluation here too.
+    fn limits_in_force(&self, request: &Request<'_>) -> SmallVec<[Limit; 2]> {
         let request = Request { limit_override: None, ..request.clone() };
         let mut scratch = Scratch::default();
         let resolved = self.resolve(&request, &mut scratch);
-        let client = resolved.request.client()?;
+        let Some(client) = resolved.request.client() else { return SmallVec::new() };
         let account_override = self.account_override(&resolved);
         let plan = self.visit_candidates(&resolved.request, account_override.as_ref());
         let counts_client = |(charge, source): &(&Charge<'_>, &u32)| {
             let rule = self.compiled.get(**source as usize);
-            charge.effect == Effect::Enforce
-                && rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.is_id_of(client)))
+            charge.effect == Effect::Enforce && rule.is_none_or(|rule| rule.counts(client))
         };
-        let first = plan.charges.charges.iter().zip(&plan.sources).find(counts_client);
-        first.map(|(charge, _)| charge.limit.clone())
+        let charges = plan.charges.charges.iter().zip(&plan.sources).filter(counts_client);
+        charges.map(|(charge, _)| charge.limit.clone()).collect()
     }
 
     /// The override of the key or the user, unless an override of higher precedence applies.
@@ -159,8 +196,9 @@ pub(super) struct Evaluation<'a, 'r> {
     shadows: usize,
     /// Whether the override of the check, or of user and endpoint, has been charged.
     is_overridden: bool,
-    /// The override of the key or the user, until it is charged.
+    /// The override of the key or the user.
     account_override: Option<&'r AccountOverride<'a>>,
+    is_account_charged: bool,
     client: Option<Client<'a>>,
     /// The charges that count the client, as a bit set.
     client_charges: u32,
@@ -176,6 +214,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             shadows: 0,
             is_overridden: false,
             account_override: None,
+            is_account_charged: false,
             client: request.client(),
             client_charges: 0,
         }
@@ -233,45 +272,47 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             return RuleOutcome::Collected;
         }
         self.layers.push(layer);
-        match self.client.filter(|client| rule.per.iter().any(|dimension| dimension.is_id_of(*client))) {
-            Some(client) if self.charge_override_instead(position, client) => {}
-            counted
-                if self.account_override.is_some()
-                    && self.charge_account_instead(position, rule, counted.is_some()) => {}
-            _ => self.charge_rule(position, rule, values.subject(), Effect::Enforce),
+        let client = self.client.filter(|client| rule.counts(*client));
+        let replaced_by = (client.and_then(|client| self.charge_override_instead(position, client)))
+            .or_else(|| self.charge_account_instead(position, rule, client.is_some()));
+        if let Some(namespace) = replaced_by {
+            return RuleOutcome::Replaced(namespace);
         }
+        self.charge_rule(position, rule, values.subject(), Effect::Enforce);
         RuleOutcome::Collected
     }
 
     /// Charges the override of the check, or else that of user and endpoint. Each replaces only one rule.
-    fn charge_override_instead(&mut self, position: u32, client: Client<'_>) -> bool {
+    fn charge_override_instead(&mut self, position: u32, client: Client<'_>) -> Option<&'static str> {
         if self.is_overridden {
-            return false;
+            return None;
         }
-        let found = self.check_override().or_else(|| self.configured_override());
-        if let Some(found) = found {
-            self.is_overridden = true;
-            self.charge_override(Some(position), client, found);
-        }
-        found.is_some()
+        let found = self.check_override().or_else(|| self.configured_override())?;
+        self.is_overridden = true;
+        self.charge_override(Some(position), client, found);
+        Some(found.namespace)
     }
 
-    /// Charges the override of the key or the user, if the rule counts the client, or that key or user. It replaces only
-    /// one rule.
-    fn charge_account_instead(&mut self, position: u32, rule: &CompiledRule, counts_client: bool) -> bool {
-        let counts_owner =
-            |own: &AccountOverride<'_>| rule.per.iter().any(|dimension| dimension.is_id_of(own.client));
-        let Some(own) = self.account_override.take_if(|own| counts_client || counts_owner(own)) else {
-            return false;
-        };
-        self.charge_account(Some(position), own);
-        true
+    /// Puts the override of the key or the user in the place of a plan-level rule that counts the client, or that key or
+    /// user. It is charged once, at the first such rule.
+    fn charge_account_instead(
+        &mut self,
+        position: u32,
+        rule: &CompiledRule,
+        counts_client: bool,
+    ) -> Option<&'static str> {
+        let own = self.account_override.filter(|_| rule.is_plan_level)?;
+        if !counts_client && !rule.counts(own.client) {
+            return None;
+        }
+        if !std::mem::replace(&mut self.is_account_charged, true) {
+            self.charge_account(Some(position), own);
+        }
+        Some(own.namespace)
     }
 
     fn check_override(&self) -> Option<EndpointOverride<'a>> {
-        let limit = self.request.limit_override?;
-        let counter = counter_id(CHECK_NAMESPACE, limit);
-        Some(EndpointOverride { namespace: CHECK_NAMESPACE, counter, limit })
+        self.request.limit_override.map(EndpointOverride::of_check)
     }
 
     fn configured_override(&self) -> Option<EndpointOverride<'a>> {
@@ -335,7 +376,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             self.client_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
         }
         let leases = rule.is_none_or(|rule| rule.leases);
-        let cost = self.request.cost;
+        let cost = rule.map_or(self.request.cost, |rule| rule.cost.of(self.request));
         self.plan.charges.charges.push(Charge { subject, counter, rule: name, limit, cost, effect, leases });
         self.plan.sources.push(position);
     }
@@ -371,7 +412,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             return;
         }
         let is_exhausted = self.plan.end == EvaluationEnd::Exhausted;
-        if is_exhausted && let Some(own) = self.account_override.take() {
+        if let Some(own) = self.account_override.filter(|_| is_exhausted && !self.is_account_charged) {
             return self.charge_account(None, own);
         }
         let configured = || self.configured_override().filter(|_| is_exhausted);
@@ -380,20 +421,15 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         }
     }
 
-    /// Charges both overrides of the client on the endpoint, whichever would apply.
-    pub(super) fn charge_every_override(&mut self) {
+    /// Charges the overrides of the client on the endpoint, whichever would apply, and `more` as those of earlier checks.
+    pub(super) fn charge_every_override(&mut self, more: &'a [Limit]) {
         self.is_overridden = true;
         let Some(client) = self.client else { return };
-        for found in [self.check_override(), self.configured_override()].into_iter().flatten() {
+        let sent = self.check_override();
+        let earlier = more.iter().map(EndpointOverride::of_check);
+        let earlier = earlier.filter(|one| sent.is_none_or(|sent| sent.counter != one.counter));
+        for found in sent.into_iter().chain(self.configured_override()).chain(earlier) {
             self.charge_override(None, client, found);
         }
     }
-}
-
-/// An override that applies to one endpoint.
-#[derive(Copy, Clone)]
-struct EndpointOverride<'a> {
-    namespace: &'static str,
-    counter: CounterId,
-    limit: &'a Limit,
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use hashbrown::{Equivalent, HashMap};
 use serde::{Deserialize, Serialize};
 
-use super::rule::RuleLimit;
+use super::rule::{RuleLimit, counter_id};
+use crate::counters::CounterId;
 use crate::endpoint::Endpoint;
 use crate::identity::{Id, Request};
 use crate::limit::{Algorithm, Limit, Window};
@@ -21,6 +22,21 @@ pub(crate) const CHECK_NAMESPACE: &str = "@check";
 pub(crate) const KEY_NAMESPACE: &str = "@key";
 /// Limits set for a user.
 pub(crate) const QUOTA_NAMESPACE: &str = "@quota";
+
+/// The override of one endpoint that applies to a request.
+#[derive(Copy, Clone)]
+pub(super) struct EndpointOverride<'a> {
+    pub(super) namespace: &'static str,
+    pub(super) counter: CounterId,
+    pub(super) limit: &'a Limit,
+}
+
+impl<'a> EndpointOverride<'a> {
+    /// A limit sent with a check.
+    pub(super) fn of_check(limit: &'a Limit) -> Self {
+        EndpointOverride { namespace: CHECK_NAMESPACE, counter: counter_id(CHECK_NAMESPACE, limit), limit }
+    }
+}
 
 /// A limit for one user on one endpoint. Both must be normalized as the rule set normalizes requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

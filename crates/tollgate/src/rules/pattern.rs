@@ -162,7 +162,8 @@ impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for segment in &self.segments {
             match segment {
-                Segment::Literal(text) => write!(f, "/{text}")?,
+                // A `*` here was written as `%2A`: it is no wildcard.
+                Segment::Literal(text) => write!(f, "/{}", text.replace('*', "%2A"))?,
                 Segment::Any => f.write_str("/*")?,
                 Segment::Named(name) => write!(f, "/{{{name}}}")?,
             }
@@ -334,6 +335,7 @@ mod tests {
     fn literals_are_normalized_like_endpoints() {
         assert_matches("/caf%c3%a9", &["/café", "/caf%C3%A9"], &["/cafe"]);
         assert_matches("/%61 b/%7Bx%7d", &["/a%20b/{x}"], &["/a%20b/x"]);
+        assert_matches("/a%2bb/%2A", &["/a+b/*", "/a%2Bb/%2a"], &["/a+b/c", "/a b/*"]);
         assert_matches("search", &["/search"], &[]);
         assert_matches("/pkg.Service/Method:run", &["/pkg.Service/Method:run"], &["/pkg.Service/Method"]);
     }

@@ -7,7 +7,7 @@ use crate::accounts::BlockPosition;
 use crate::counters::Charges;
 
 /// The maximum number of rule limits that one request is charged. The limits of an API key have up to three windows and
-/// replace one rule, so they can add two more.
+/// may replace no rule, so they can add three more.
 pub const CHARGES_MAX: usize = 16;
 
 /// What one request is charged, and by which rules.
@@ -39,12 +39,16 @@ pub(crate) enum EvaluationEnd {
 pub enum RuleOutcome {
     /// Its limits apply.
     Collected,
+    /// It matched, but the override of this name takes its place.
+    Replaced(&'static str),
     /// It matched and admitted.
     Allowed,
     /// It matched and refused.
     Blocked,
     /// It is disabled.
     Disabled,
+    /// All rules are switched off.
+    SwitchedOff,
     /// A condition does not match.
     Mismatch,
     /// The request has no value for the dimension at this position of `per`.

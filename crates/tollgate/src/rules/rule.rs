@@ -31,14 +31,56 @@ pub struct Rule {
     pub action: Action,
     /// Its limits; empty for `allow` and `block`.
     pub limits: Vec<RuleLimit>,
+    /// What one request is charged.
+    pub cost: RuleCost,
     /// Whether nodes may lease units of busy counters from the shared store.
     pub leases: bool,
-    /// What happens while the counter store is unreachable.
-    pub on_store_failure: OnStoreFailure,
+    /// What happens while the counter store is unreachable; by default as [`RuleSettings`](super::RuleSettings) say.
+    pub on_store_failure: Option<OnStoreFailure>,
     /// The response to refused requests.
     pub response: Response,
     /// Disabled rules are listed but never match.
     pub enabled: bool,
+}
+
+/// The name of the rule that `default_limit` and the built-in default become.
+pub const DEFAULT_RULE: &str = "default";
+
+impl Rule {
+    /// Whether the rule can refuse requests that exceed a limit.
+    pub fn enforces(&self) -> bool {
+        self.enabled && matches!(self.action, Action::Reject | Action::Throttle)
+    }
+
+    /// Whether the rule limits every client.
+    pub fn limits_every_client(&self) -> bool {
+        let is_any = |by: &Dimension| matches!(by, Dimension::Client | Dimension::Global);
+        self.enforces() && self.matches_every_request() && self.per.iter().all(is_any)
+    }
+
+    /// Whether the rule has no conditions. The pattern `/*` is none.
+    pub fn matches_every_request(&self) -> bool {
+        let Matcher { tiers, users, tenants, .. } = &self.when;
+        [tiers, users, tenants].iter().all(|values| values.is_empty()) && self.has_no_conditions_on_requests()
+    }
+
+    /// Whether the limits of a user or an API key take the place of this rule: it counts users, keys or clients, and no
+    /// condition on endpoint, method, address or descriptor makes it the protection of something else.
+    pub fn is_plan_level(&self) -> bool {
+        let is_plan = |by: &Dimension| {
+            matches!(by, Dimension::Client | Dimension::User | Dimension::ApiKey | Dimension::Tenant)
+        };
+        self.per.iter().all(is_plan) && self.has_no_conditions_on_requests()
+    }
+
+    /// Whether only tier, user and tenant decide what it matches.
+    fn has_no_conditions_on_requests(&self) -> bool {
+        let Matcher { tiers: _, users: _, tenants: _, endpoints, methods, ips, descriptors } = &self.when;
+        (endpoints.is_empty() || endpoints.iter().any(Pattern::is_everything))
+            && methods.is_empty()
+            && ips.is_empty()
+            && descriptors.is_empty()
+    }
 }
 
 /// A limit of a rule and the id of its counters.
@@ -66,6 +108,43 @@ pub(crate) fn counter_id(rule: &str, limit: &Limit) -> CounterId {
         hasher.write(part.as_bytes());
     }
     CounterId(hasher.finish128().as_u128())
+}
+
+/// The factor by which a rule multiplies the cost of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleCost {
+    /// A number.
+    Times(u32),
+    /// The value of the descriptor with this name. A value that is missing or not a number counts as 1.
+    Descriptor(Box<str>),
+}
+
+impl Default for RuleCost {
+    fn default() -> Self {
+        RuleCost::Times(1)
+    }
+}
+
+impl RuleCost {
+    /// What the request is charged.
+    pub(super) fn of(&self, request: &Request<'_>) -> u32 {
+        let factor = match self {
+            RuleCost::Times(factor) => *factor,
+            RuleCost::Descriptor(name) => {
+                request.descriptor(name).and_then(|value| value.as_str().parse().ok()).unwrap_or(1)
+            }
+        };
+        request.cost.saturating_mul(factor)
+    }
+}
+
+impl fmt::Display for RuleCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RuleCost::Times(factor) => write!(f, "{factor}"),
+            RuleCost::Descriptor(name) => write!(f, "descriptor:{name}"),
+        }
+    }
 }
 
 named_enum! {

@@ -9,7 +9,7 @@ use super::compiled::CompiledRule;
 use super::index::Index;
 use super::overrides::Overrides;
 use super::plan::CHARGES_MAX;
-use super::rule::{Action, Rule};
+use super::rule::{Action, OnStoreFailure, Rule};
 use crate::accounts::Accounts;
 use crate::counters::CounterId;
 use crate::identity::{Normalization, Seed};
@@ -18,6 +18,26 @@ use crate::penalties::PenaltyPolicy;
 
 /// The default prefix length by which IPv6 addresses are counted.
 pub const IPV6_PREFIX_DEFAULT: u8 = 64;
+
+/// The tier of requests without user, API key and tier.
+pub const ANONYMOUS_TIER: &str = "anonymous";
+
+/// What applies to all rules of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleSettings {
+    /// Whether anything is limited or blocked. Otherwise every request is admitted, and nothing is counted.
+    pub enabled: bool,
+    /// What happens while the counter store is unreachable, for rules that do not say so.
+    pub on_store_failure: OnStoreFailure,
+    /// The tier of requests with a user or an API key, but without a tier.
+    pub default_tier: Option<Box<str>>,
+}
+
+impl Default for RuleSettings {
+    fn default() -> Self {
+        RuleSettings { enabled: true, on_store_failure: OnStoreFailure::default(), default_tier: None }
+    }
+}
 
 /// Compiled rules with the overrides and accounts beside them. One request sees one rule set. Cloning is cheap.
 #[derive(Clone, Debug)]
@@ -33,16 +53,22 @@ pub struct RuleSet {
     pub(super) index: Arc<Index>,
     /// The rule and the position of the limit behind each counter id.
     counters: Arc<HashMap<CounterId, (u32, u32)>>,
+    /// The tiers in the conditions of the rules.
+    tiers: Arc<HashSet<Box<str>>>,
     pub(crate) penalties: Option<PenaltyPolicy>,
     pub(crate) overrides: Arc<Overrides>,
     pub(super) accounts: Arc<Accounts>,
     pub(super) has_accounts: bool,
-    /// Whether [`RuleSet::resolve`] can change a request. Precomputed, because every request checks it.
+    /// Whether a request cannot be evaluated as it is. Precomputed, because every request checks it.
     pub(super) needs_resolution: bool,
     pub(crate) ipv6_prefix: u8,
     pub(super) nat64: bool,
     /// `None` if it would change nothing.
     pub(super) normalization: Option<Arc<Normalization>>,
+    has_built_in_default: bool,
+    pub(super) settings: Arc<RuleSettings>,
+    /// Whether a request without a tier may get one.
+    pub(super) assigns_tiers: bool,
     /// The key of the subject hashes: part of the snapshot, so that one request uses one seed.
     pub(crate) seed: Seed,
 }
@@ -73,8 +99,11 @@ impl RuleSet {
         check_names(&rules)?;
         let (layers, enforced_max) = number_layers(&rules)?;
         let (index, compiled) = compile(&rules);
-        Ok(RuleSet {
+        let names_anonymous =
+            rules.iter().any(|rule| rule.when.tiers.iter().any(|tier| **tier == *ANONYMOUS_TIER));
+        let set = RuleSet {
             counters: Arc::new(by_counter(&rules)),
+            tiers: Arc::new(rules.iter().flat_map(|rule| &rule.when.tiers).cloned().collect()),
             rules: rules.into(),
             compiled,
             layers,
@@ -88,8 +117,41 @@ impl RuleSet {
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
             nat64: false,
             normalization: None,
+            has_built_in_default: false,
+            settings: Arc::default(),
+            assigns_tiers: names_anonymous,
             seed: Seed::random(),
-        })
+        };
+        Ok(set.update_needs_resolution())
+    }
+
+    /// Sets what applies to all rules.
+    #[must_use]
+    pub fn with_settings(self, settings: RuleSettings) -> Self {
+        let assigns_tiers = self.assigns_tiers || settings.default_tier.is_some();
+        RuleSet { settings: Arc::new(settings), assigns_tiers, ..self }.update_needs_resolution()
+    }
+
+    /// What applies to all rules.
+    pub fn settings(&self) -> &RuleSettings {
+        &self.settings
+    }
+
+    /// What happens to a request that the rule at this position limits while the counter store is unreachable. Positions
+    /// beyond the rules are those of overrides.
+    pub fn on_store_failure(&self, position: usize) -> OnStoreFailure {
+        let of_rule = self.rules.get(position).and_then(|rule| rule.on_store_failure);
+        of_rule.unwrap_or(self.settings.on_store_failure)
+    }
+
+    /// Marks the rule [`DEFAULT_RULE`](super::DEFAULT_RULE) as not configured.
+    pub(crate) fn with_built_in_default(self, has_built_in_default: bool) -> Self {
+        RuleSet { has_built_in_default, ..self }
+    }
+
+    /// Whether the rule [`DEFAULT_RULE`](super::DEFAULT_RULE) applies only because nothing else limits requests.
+    pub fn has_built_in_default(&self) -> bool {
+        self.has_built_in_default
     }
 
     /// Sets the prefix length by which IPv6 addresses are counted.
@@ -135,7 +197,9 @@ impl RuleSet {
     }
 
     fn update_needs_resolution(self) -> Self {
-        RuleSet { needs_resolution: self.has_accounts || self.nat64 || self.normalization.is_some(), ..self }
+        let changes_requests = self.has_accounts || self.nat64 || self.normalization.is_some();
+        let needs_resolution = changes_requests || self.assigns_tiers || !self.settings.enabled;
+        RuleSet { needs_resolution, ..self }
     }
 
     pub(crate) fn with_seed(self, seed: Seed) -> Self {
@@ -151,6 +215,11 @@ impl RuleSet {
     pub(crate) fn limit_of(&self, counter: CounterId) -> Option<&Limit> {
         let (rule, limit) = *self.counters.get(&counter)?;
         Some(&self.rules.get(rule as usize)?.limits.get(limit as usize)?.limit)
+    }
+
+    /// Whether a rule names this tier. No rule with a tier condition applies to clients of any other tier.
+    pub fn names_tier(&self, tier: &str) -> bool {
+        self.tiers.contains(tier)
     }
 
     /// The limits set for single users and endpoints.

@@ -9,6 +9,7 @@ use tollgate::counters::{
     Charge, Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts,
 };
 use tollgate::inspect::EndpointScope;
+use tollgate::rules::LimitOwner;
 use tollgate::rules::overrides::Override;
 use tollgate::{
     Accounts, Algorithm, Endpoint, Id, Limit, LimitError, Limiter, MemoryCounters, Request, RuleSet, Span,
@@ -95,7 +96,30 @@ fn all_windows_are_enforced() {
 }
 
 #[test]
-fn burst_sizes_every_bucket() {
+fn burst_belongs_to_the_shortest_window() {
+    let limits = AccountLimits {
+        requests_per_second: Some(10),
+        requests_per_hour: Some(1_000),
+        burst: Some(20),
+        ..AccountLimits::default()
+    };
+    let of_key = limiter(RULES);
+    edit(&of_key, |editor| editor.put_key(&Key { limits, ..new_key("k1") }).unwrap());
+    let tier = "requests_per_second = 10\nrequests_per_hour = 1000\nburst_size = 20";
+    let of_rule = limiter(&format!("[[rules]]\nname = \"r\"\nper = [\"client\"]\n{tier}"));
+    let of_tier = limiter(&format!("[[tiers]]\nname = \"t\"\n{tier}"));
+    let in_tier = Request { tier: id("t"), ..by_user("alice") };
+    for (limiter, request) in
+        [(of_key, by_key("api_key:k1")), (of_rule, by_user("alice")), (of_tier, in_tier)]
+    {
+        assert_eq!(admitted(&limiter, &request), 20);
+        let later = NOW + Span::from_secs(1);
+        assert_eq!((0..50).filter(|_| limiter.check_now(&request, later).admits()).count(), 10);
+    }
+}
+
+#[test]
+fn quotas_and_short_forms_have_equal_buckets() {
     let limiter = limiter(RULES);
     let limits = AccountLimits { requests_per_hour: Some(3_600), burst: Some(2), ..AccountLimits::default() };
     edit(&limiter, |editor| editor.put_user("alice", None, limits).unwrap());
@@ -111,8 +135,91 @@ fn burst_sizes_every_bucket() {
     }
 }
 
+/// The rule, or override, and the number of requests of each limit that applies.
+fn applied(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> Vec<(String, u32)> {
+    let decision = look(limiter, request);
+    let each = decision.reports.iter();
+    each.map(|report| (decision.rule_name_of(report).to_owned(), report.requests)).collect()
+}
+
+fn named(rules: &[(&str, u32)]) -> Vec<(String, u32)> {
+    rules.iter().map(|(name, requests)| ((*name).to_owned(), *requests)).collect()
+}
+
+const REPORTS: &str = r#"
+    [[rules]]
+    name = "reports"
+    priority = 10
+    when = { endpoints = ["/reports/*"] }
+    per = ["user"]
+    layer = "reports"
+    limits = [{ requests = 5, window = "1h" }]
+    [[rules]]
+    name = "plan"
+    priority = 20
+    when = { endpoints = ["/*"], tiers = ["free"] }
+    per = ["client"]
+    limits = [{ requests = 10, window = "1h" }]
+"#;
+
 #[test]
-fn account_limits_replace_the_first_rule_of_their_owner() {
+fn quota_does_not_loosen_endpoint_rule() {
+    let limiter = limiter(REPORTS);
+    edit(&limiter, |editor| editor.put_user("alice", Some("free"), per_hour(5_000)).unwrap());
+    let reports = Request { user: id("alice"), ..at("/reports/1") };
+    assert_eq!(applied(&limiter, &reports), named(&[("reports", 5), ("plan", 5_000)]));
+    assert_eq!(admitted(&limiter, &reports), 5);
+    assert_eq!(applied(&limiter, &by_user("alice")), named(&[("plan", 5_000)]), "replaces the plan");
+    edit(&limiter, |editor| editor.put_user("bob", None, per_hour(2)).unwrap());
+    let reports = Request { user: id("bob"), ..at("/reports/1") };
+    assert_eq!(applied(&limiter, &reports), named(&[("reports", 5), ("@quota", 2)]), "without a plan");
+    assert_eq!(admitted(&limiter, &reports), 2);
+}
+
+#[test]
+fn quota_replaces_plan_level_rules_only() {
+    for (conditions, is_plan_level) in [
+        ("per = [\"user\"]", true),
+        ("per = [\"tenant\", \"client\"]\nwhen = { tenants = [\"acme\"] }", true),
+        ("per = [\"user\"]\nwhen = { endpoints = [\"/x\", \"/*\"] }", true),
+        ("per = [\"user\"]\nwhen = { endpoints = [\"/x\"] }", false),
+        ("per = [\"user\"]\nwhen = { methods = [\"GET\"] }", false),
+        ("per = [\"user\"]\nwhen = { ips = [\"10.0.0.0/8\"] }", false),
+        ("per = [\"user\"]\nwhen = { descriptors = { plan = \"a\" } }", false),
+        ("per = [\"user\", \"endpoint\"]", false),
+        ("per = [\"ip\"]", false),
+        ("per = [\"global\"]", false),
+    ] {
+        let text = format!("[[rules]]\nname = \"r\"\nrequests_per_hour = 1\n{conditions}");
+        let rules = RuleSet::from_toml(&text).unwrap();
+        assert_eq!(rules.rules()[0].is_plan_level(), is_plan_level, "{conditions}");
+        let owner = LimitOwner { user: Some("alice"), ..LimitOwner::default() };
+        let stricter = rules.stricter_rules(owner, per_hour(2)).len();
+        assert_eq!(stricter, usize::from(!is_plan_level), "{conditions}");
+        assert_eq!(rules.stricter_rules(owner, per_hour(1)).len(), 0, "{conditions}: not stricter");
+    }
+}
+
+#[test]
+fn explain_names_replaced_rules_and_the_override() {
+    let limiter = limiter(REPORTS);
+    edit(&limiter, |editor| editor.put_user("alice", Some("free"), per_hour(50)).unwrap());
+    let reasons = |request: &Request<'_>| -> Vec<(String, usize)> {
+        let explanation = block_on(limiter.snapshot().explain(request, NOW));
+        let rules = explanation.rules(request);
+        rules.iter().map(|rule| (rule.reason.clone(), rule.reports.len())).collect()
+    };
+    let replaced = "matches, but the user's quota (@quota) takes its place";
+    assert_eq!(reasons(&by_user("alice"))[1], (replaced.to_owned(), 1));
+    edit(&limiter, |editor| editor.put_user("alice", None, per_hour(50)).unwrap());
+    let request = by_user("alice");
+    let explanation = block_on(limiter.snapshot().explain(&request, NOW));
+    let (name, reports) = explanation.override_beside_rules().unwrap();
+    assert_eq!((name, reports.len(), reports[0].requests), ("@quota", 1, 50));
+}
+
+#[test]
+fn account_limits_replace_all_plan_level_rules() {
     let rules = r#"
         [[rules]]
         name = "everybody"
@@ -136,22 +243,25 @@ fn account_limits_replace_the_first_rule_of_their_owner() {
         editor.put_key(&key).unwrap();
         editor.put_user("bob", None, per_hour(5)).unwrap();
     });
-    let seen = |request: &Request<'_>| -> Vec<(String, u32)> {
-        let decision = look(&limiter, request);
-        let each = decision.reports.iter();
-        each.map(|report| (decision.rule_name_of(report).to_owned(), report.requests)).collect()
-    };
-    let expected = |rules: &[(&str, u32)]| -> Vec<(String, u32)> {
-        rules.iter().map(|(name, requests)| ((*name).to_owned(), *requests)).collect()
-    };
     let by_key = by_key("api_key:k1");
-    assert_eq!(seen(&by_key), expected(&[("everybody", 50), ("by-key", 7), ("by-user", 10)]));
-    assert_eq!(seen(&by_user("bob")), expected(&[("everybody", 50), ("by-user", 5)]));
+    assert_eq!(applied(&limiter, &by_key), named(&[("everybody", 50), ("by-key", 7)]));
+    assert_eq!(applied(&limiter, &by_user("bob")), named(&[("everybody", 50), ("by-user", 5)]));
 }
 
 #[test]
 fn account_limits_apply_without_a_rule() {
-    let limiter = limiter("[[rules]]\nname = \"a\"\nwhen = { tenants = [\"acme\"] }\naction = \"allow\"");
+    let rules = r#"
+        [[rules]]
+        name = "a"
+        when = { tenants = ["acme"] }
+        action = "allow"
+        [[rules]]
+        name = "ends-the-built-in-default"
+        when = { users = ["nobody"] }
+        per = ["user"]
+        requests_per_hour = 1
+    "#;
+    let limiter = limiter(rules);
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(2)).unwrap();
         editor.put_key(&Key { limits: per_hour(3), ..new_key("k1") }).unwrap();
@@ -175,7 +285,7 @@ fn log_only_rules_are_not_replaced() {
     "#;
     let limiter = limiter(rules);
     edit(&limiter, |editor| editor.put_user("alice", None, per_hour(2)).unwrap());
-    assert_eq!(asked(&look(&limiter, &by_user("alice"))), ["trial", "@quota"]);
+    assert_eq!(asked(&look(&limiter, &by_user("alice"))), ["trial", "default"]);
 }
 
 #[test]
@@ -247,14 +357,11 @@ impl CounterAdmin for Named {
 #[test]
 fn overrides_keep_their_counter_across_rules() {
     let rules = r#"
-        [[endpoints]]
-        pattern = "/a"
-        limit = 5
-        window = "1h"
-        [[endpoints]]
-        pattern = "/b"
-        limit = 6
-        window = "1h"
+        [[rules]]
+        name = "a"
+        when = { users = ["alice"] }
+        per = ["user"]
+        requests_per_hour = 5
     "#;
     let limiter = Limiter::new(RuleSet::from_toml(rules).unwrap(), Named::default());
     let on = |path| Request { user: id("alice"), ..at(path) };
@@ -265,7 +372,7 @@ fn overrides_keep_their_counter_across_rules() {
         limiter.counters().take()
     };
     let of_rules = checked();
-    assert_eq!(of_rules.len(), 2);
+    assert_eq!(of_rules.len(), 1);
     limiter.update_accounts(|accounts| {
         crate::edited(accounts, |editor| editor.put_user("alice", None, per_hour(4)).unwrap())
     });

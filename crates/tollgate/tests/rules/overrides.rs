@@ -73,7 +73,18 @@ fn check_override_beats_configured_override() {
 
 #[test]
 fn check_override_applies_without_a_rule() {
-    let limiter = limiter("[[rules]]\nname = \"a\"\nwhen = { users = [\"bob\"] }\naction = \"block\"");
+    let rules = r#"
+        [[rules]]
+        name = "a"
+        when = { users = ["bob"] }
+        action = "block"
+        [[rules]]
+        name = "ends-the-built-in-default"
+        when = { users = ["nobody"] }
+        per = ["user"]
+        requests_per_hour = 1
+    "#;
+    let limiter = limiter(rules);
     let own = minute(2);
     let with_own = |user| Request { limit_override: Some(&own), ..request("/", user) };
     assert_eq!(asked(&look(&limiter, &with_own("alice"))), ["@check"]);

@@ -54,7 +54,7 @@ fn short_forms_become_ordered_rules_of_one_layer() {
         [
             "allow exempt:user_id:root:  in client",
             "reject endpoint:GET,POST /search: sliding_window_counter 10/1m in client",
-            "reject endpoint:/api/*: token_bucket 5/1s^7, token_bucket 1000/1d^7 in client",
+            "reject endpoint:/api/*: token_bucket 5/1s^7, token_bucket 1000/1d in client",
             "reject tier:free: token_bucket 50/1h in client",
             "reject default: token_bucket 100/1m in client",
         ]
@@ -121,11 +121,25 @@ fn short_forms_come_after_rules() {
 }
 
 #[test]
-fn rules_disable_the_built_in_default() {
-    let rules = "[[rules]]\nname = \"a\"\nwhen = { users = [\"bob\"] }\naction = \"block\"";
-    let limiter = limiter(rules);
-    assert!(blocks(&limiter, &request("/", "bob")));
-    assert!(look(&limiter, &request("/", "alice")).reports.is_empty());
+fn first_limiting_rule_ends_the_built_in_default() {
+    let rule = |rest: &str| format!("[[rules]]\nname = \"a\"\nwhen = {{ users = [\"bob\"] }}\n{rest}");
+    let limited = "per = [\"user\"]\nrequests_per_hour = 1";
+    for (rest, is_default) in [
+        ("action = \"block\"".to_owned(), true),
+        ("action = \"allow\"".to_owned(), true),
+        (format!("action = \"log_only\"\n{limited}"), true),
+        (format!("enabled = false\n{limited}"), true),
+        (limited.to_owned(), false),
+        (format!("action = \"throttle\"\n{limited}"), false),
+    ] {
+        let limiter = limiter(&rule(&rest));
+        let alice = look(&limiter, &request("/", "alice"));
+        assert_eq!(asked(&alice), if is_default { &["default"][..] } else { &[] }, "{rest}");
+        assert_eq!(alice.rules().has_built_in_default(), is_default, "{rest}");
+    }
+    assert!(blocks(&limiter(&rule("action = \"block\"")), &request("/", "bob")));
+    let tier = "[[tiers]]\nname = \"free\"\nlimit = 1\nwindow = 60";
+    assert!(look(&limiter(tier), &request("/", "alice")).reports.is_empty());
 }
 
 #[test]

@@ -68,6 +68,7 @@ pub(super) fn apply(apply: &Apply, client: &Client, output: &Output) -> Result<E
     }
     let version = plan.body["version"].as_u64().ok_or_else(|| client.missing_field("version"))?;
     let applied = import(&imports, *prune, Some(version), client)?;
+    output.warnings(&applied.body);
     Ok(output.response(&applied.text, || summary(&applied.body, false, output))?)
 }
 
@@ -94,6 +95,7 @@ fn import(
 
 fn print_plan(plan: &ApiResponse, output: &Output) -> io::Result<Exit> {
     let text = || changes::render(&plan.body, output) + &summary(&plan.body, true, output);
+    output.warnings(&plan.body);
     output.response(&plan.text, text)
 }
 

@@ -50,6 +50,22 @@ pub(super) fn warnings(rules: &[Rule]) -> Vec<Warning> {
     found
 }
 
+/// A warning if every rule that counts users has a tier condition: a missing or misspelt tier then frees a user.
+pub(super) fn no_limit_without_tier(rules: &[Rule]) -> Option<Warning> {
+    let counts_users = |rule: &&Rule| {
+        let is_user = |dimension: &Dimension| matches!(dimension, Dimension::User | Dimension::Client);
+        rule.enabled
+            && matches!(rule.action, Action::Reject | Action::Throttle)
+            && rule.per.iter().any(is_user)
+    };
+    let last = rules.iter().rfind(counts_users)?;
+    if rules.iter().filter(counts_users).any(|rule| rule.when.tiers.is_empty()) {
+        return None;
+    }
+    let reason = "has a tier condition, like all rules that count users: requests without a tier have no per-user limit";
+    Some(Warning { rule: last.name.to_string(), reason: reason.to_owned() })
+}
+
 /// Why `behind` never applies, if `earlier` always decides first.
 fn shadows(earlier: &RulePatterns<'_>, behind: &RulePatterns<'_>) -> Option<String> {
     let (first, later) = (earlier.rule, behind.rule);
@@ -217,6 +233,24 @@ mod tests {
             "[[rules]]\nname = \"{name}\"\npriority = {priority}\n{rest}\n\
              limits = [{{ requests = 10, window = \"1m\" }}]\n"
         )
+    }
+
+    #[test]
+    fn requests_without_a_tier_need_a_limit() {
+        let rule_of = |toml: &str| {
+            no_limit_without_tier(RuleSet::from_toml(toml).unwrap().rules()).map(|warning| warning.rule)
+        };
+        let tier = |name, priority| {
+            rule(name, priority, &format!("per = [\"user\"]\nwhen = {{ tiers = [\"{name}\"] }}"))
+        };
+        let tiers = format!("{}{}", tier("free", 1), tier("pro", 2));
+        assert_eq!(rule_of(&tiers).as_deref(), Some("pro"));
+        assert_eq!(rule_of(&format!("default_limit = 5\n{tiers}")), None);
+        let by_user = rule("all", 9, "per = [\"user\"]");
+        assert_eq!(rule_of(&format!("{tiers}{by_user}")), None);
+        let by_address = rule("addresses", 9, "per = [\"ip\"]");
+        assert_eq!(rule_of(&format!("{tiers}{by_address}")).as_deref(), Some("pro"));
+        assert_eq!(rule_of(&by_address), None, "nobody counts users");
     }
 
     #[test]

@@ -20,7 +20,11 @@ fn created() -> Applied {
     };
     let id = ItemId::Key(key.id.clone());
     let differences = vec![ItemChange { id, before: None, after: Some(Item::Key(key)) }];
-    Applied { change: AppliedChange { version: 7, items: differences }, at_micros: 1_800_000_000_000_000 }
+    Applied {
+        change: AppliedChange { version: 7, items: differences },
+        at_micros: 1_800_000_000_000_000,
+        warnings: Vec::new(),
+    }
 }
 
 async fn json_of(response: Response) -> Json {

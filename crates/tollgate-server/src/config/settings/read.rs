@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tollgate::config::values::{boolean, integer, span, text, word};
-use tollgate::config::{TableReader, Value, read_normalization, read_rules};
+use tollgate::config::{TableReader, Value, id, read_normalization, read_rules};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
 use tollgate::identity::Normalization;
-use tollgate::rules::IPV6_PREFIX_DEFAULT;
+use tollgate::rules::{IPV6_PREFIX_DEFAULT, RuleSettings};
 use tollgate::{Algorithm, RuleSet};
 use tollgate_stores::redis::Secret;
 use tracing_subscriber::EnvFilter;
@@ -36,8 +36,6 @@ const KEY_SECRET_BYTES_MAX: u64 = 1_024;
 pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Option<Settings> {
     // First, because the rule set is compiled only if there are no errors so far: duplicate names must be reported.
     let rules = read_rules(fields);
-    let has_rules = fields.has("rules") && !fields.has_empty_list("rules");
-    let has_built_in_default = !has_rules && !fields.has("default_limit");
     let server = fields.table("server", read_server).unwrap_or_default();
     let largest_log = rules.as_ref().and_then(largest_log);
     let counters = fields.table("counters", |fields| read_counters(fields, largest_log)).unwrap_or_default();
@@ -46,7 +44,9 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     let callers = fields.table("callers", callers::read);
     let log = fields.table("log", read_log).unwrap_or_default();
     let identity = fields.table("identity", read_identity);
-    let Identity { ipv6_prefix, nat64, normalization } = identity.unwrap_or_default();
+    let identity = identity.unwrap_or_default();
+    let rules = rules.map(|rules| identity.apply_to(rules));
+    let strict_checks = fields.table("api", |fields| fields.read("strict", boolean).unwrap_or(false));
     let flags = &source.flags;
     Some(Settings {
         listen: flags.listen.or(server.listen).unwrap_or_else(listen_default),
@@ -58,9 +58,10 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         auth,
         callers,
         log,
-        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64),
-        normalization,
-        has_built_in_default,
+        strict_checks: strict_checks.unwrap_or(false),
+        rejects_unknown_tiers: identity.rejects_unknown_tiers,
+        rules: rules?,
+        normalization: identity.normalization,
         source,
     })
 }
@@ -69,11 +70,10 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
 pub(super) fn rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     let rules = read_rules(fields);
     let identity = fields.table("identity", read_identity).unwrap_or_default();
-    for section in ["server", "counters", "database", "auth", "callers", "log"] {
+    for section in ["server", "counters", "database", "auth", "callers", "log", "api"] {
         fields.skip(section);
     }
-    let Identity { ipv6_prefix, nat64, normalization } = identity;
-    Some(rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64).with_normalization(normalization))
+    Some(identity.apply_to(rules?).with_normalization(identity.normalization))
 }
 
 /// Follows the XDG base directory specification; without a home, a directory below the working directory.
@@ -344,11 +344,27 @@ struct Identity {
     ipv6_prefix: u8,
     nat64: bool,
     normalization: Normalization,
+    default_tier: Option<Box<str>>,
+    rejects_unknown_tiers: bool,
 }
 
 impl Default for Identity {
     fn default() -> Self {
-        Identity { ipv6_prefix: IPV6_PREFIX_DEFAULT, nat64: false, normalization: Normalization::EXACT }
+        Identity {
+            ipv6_prefix: IPV6_PREFIX_DEFAULT,
+            nat64: false,
+            normalization: Normalization::EXACT,
+            default_tier: None,
+            rejects_unknown_tiers: false,
+        }
+    }
+}
+
+impl Identity {
+    /// Sets everything except the normalization.
+    fn apply_to(&self, rules: RuleSet) -> RuleSet {
+        let settings = RuleSettings { default_tier: self.default_tier.clone(), ..rules.settings().clone() };
+        rules.with_ipv6_prefix(self.ipv6_prefix).with_nat64(self.nat64).with_settings(settings)
     }
 }
 
@@ -357,5 +373,8 @@ fn read_identity(fields: &mut TableReader<'_, '_>) -> Identity {
         ipv6_prefix: fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(IPV6_PREFIX_DEFAULT),
         nat64: fields.read("nat64", boolean).unwrap_or(false),
         normalization: read_normalization(fields),
+        default_tier: fields.read("default_tier", id),
+        rejects_unknown_tiers: (fields.read("unknown_tier", word(&[("warn", false), ("reject", true)])))
+            .unwrap_or(false),
     }
 }

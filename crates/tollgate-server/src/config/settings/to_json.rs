@@ -23,6 +23,8 @@ impl Settings {
     pub fn to_json(&self) -> Json {
         let server = &self.server;
         without_nulls(json!({
+            "enabled": self.rules.settings().enabled,
+            "on_store_failure": self.rules.settings().on_store_failure.as_str(),
             "server": {
                 "listen": text(self.listen),
                 "data_dir": path(&self.data_dir),
@@ -45,6 +47,7 @@ impl Settings {
             "auth": self.auth_json(),
             "callers": self.callers_json(),
             "log": { "format": self.log.format.as_str(), "level": self.log.filter },
+            "api": { "strict": self.strict_checks },
             "identity": identity_json(self),
             "progressive_penalties": self.rules.penalties().map(penalties_json),
             "rules": rules_json(&self.rules),
@@ -109,6 +112,7 @@ fn identity_json(settings: &Settings) -> Json {
     json!({
         "ipv6_prefix": settings.rules.ipv6_prefix(),
         "nat64": settings.rules.nat64(),
+        "default_tier": settings.rules.settings().default_tier.as_deref(),
         "normalize": {
             "user_id": ids.user.as_str(),
             "tenant": ids.tenant.as_str(),
@@ -117,6 +121,7 @@ fn identity_json(settings: &Settings) -> Json {
         },
         "ignore_path_case": normalization.ignore_path_case,
         "head": normalization.head.as_str(),
+        "unknown_tier": if settings.rejects_unknown_tiers { "reject" } else { "warn" },
     })
 }
 

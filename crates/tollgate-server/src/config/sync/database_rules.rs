@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json};
 use tollgate::config::{Document, Origin, Problem, Problems, TableReader, Value, read_rule, read_tier};
+use tollgate::rules::DEFAULT_RULE;
 use tollgate::{Rule, RuleSet};
 use tollgate_stores::sql::{Item, ItemId, ItemWrite};
 
@@ -52,6 +53,21 @@ impl DatabaseRules {
         };
     }
 
+    /// Whether a rule limits requests, which ends the built-in default.
+    pub(super) fn enforces(&self) -> bool {
+        self.0.values().any(|stored| stored.rule.as_ref().is_ok_and(Rule::enforces))
+    }
+
+    /// Whether a rule limits every client.
+    pub(super) fn limits_every_client(&self) -> bool {
+        self.0.values().any(|stored| stored.rule.as_ref().is_ok_and(Rule::limits_every_client))
+    }
+
+    /// The rules of the file that apply beside these. A rule of the same name replaces the built-in default, too.
+    pub(super) fn file_rules<'f>(&self, file: &'f FileRules) -> impl Iterator<Item = &'f Rule> + use<'f> {
+        file.rules(!self.enforces() && !self.contains(DEFAULT_RULE))
+    }
+
     /// Whether there is a rule of this name.
     pub(super) fn contains(&self, rule: &str) -> bool {
         self.0.contains_key(rule)
@@ -72,15 +88,16 @@ impl DatabaseRules {
             return Err(problems);
         }
         let stored = self.0.values().filter_map(|rule| rule.rule.as_ref().ok().cloned());
-        let rules: Vec<Rule> = file.beside(|name| self.contains(name)).cloned().chain(stored).collect();
+        let rules: Vec<Rule> = self.file_rules(file).cloned().chain(stored).collect();
         let set = RuleSet::new(rules, file.set.penalties().cloned())
             .map_err(|error| Problems(vec![problem("rules", error.to_string())]))?;
-        Ok(set.with_ipv6_prefix(file.set.ipv6_prefix()).with_nat64(file.set.nat64()))
+        let set = set.with_ipv6_prefix(file.set.ipv6_prefix()).with_nat64(file.set.nat64());
+        Ok(set.with_settings(file.set.settings().clone()))
     }
 
     /// The rules that are valid and do not conflict with the file; none if even those do not compile.
     pub(super) fn valid_part(&self, file: &FileRules) -> Self {
-        let taken: Vec<&str> = file.beside(|name| self.contains(name)).map(|rule| &*rule.name).collect();
+        let taken: Vec<&str> = self.file_rules(file).map(|rule| &*rule.name).collect();
         let mut valid = self.clone();
         valid.0.retain(|name, rule| rule.rule.is_ok() && !taken.contains(&&**name));
         if valid.compile(file).is_ok() { valid } else { DatabaseRules::default() }
@@ -89,7 +106,7 @@ impl DatabaseRules {
     fn problems(&self, file: &FileRules) -> Problems {
         let invalid = self.0.values().filter_map(|rule| rule.rule.as_ref().err());
         let mut problems: Vec<Problem> = invalid.flat_map(|problems| problems.0.iter().cloned()).collect();
-        for rule in file.beside(|name| self.contains(name)) {
+        for rule in self.file_rules(file) {
             if let Some(stored) = self.0.get(&*rule.name) {
                 let kind = if matches!(stored.item, Item::Tier(_)) { "tier" } else { "rule" };
                 let reason = format!(

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use tollgate::identity::Normalization;
+use tollgate::rules::DEFAULT_RULE;
 use tollgate::{Rule, RuleSet};
 
 use crate::config::settings::Settings;
@@ -14,8 +15,6 @@ pub(crate) struct FileRules {
     pub(super) set: RuleSet,
     pub(super) normalization: Normalization,
     file: Option<PathBuf>,
-    /// Whether the file has no rules, so that the built-in default applies.
-    is_built_in: bool,
 }
 
 impl FileRules {
@@ -24,23 +23,22 @@ impl FileRules {
             set: settings.rules.clone(),
             normalization: settings.normalization.clone(),
             file: settings.config_file.clone(),
-            is_built_in: settings.has_built_in_default,
         }
     }
 
-    /// The rules that apply beside those of the database. A database rule replaces a built-in default of the same name.
-    pub(super) fn beside(&self, is_in_database: impl Fn(&str) -> bool) -> impl Iterator<Item = &Rule> {
-        let is_replaced = move |rule: &Rule| self.is_built_in && is_in_database(&rule.name);
-        self.set.rules().iter().filter(move |rule| !is_replaced(rule))
+    /// The rules that apply beside those of the database, with the built-in default or without it.
+    pub(super) fn rules(&self, with_built_in: bool) -> impl Iterator<Item = &Rule> {
+        self.set.rules().iter().filter(move |rule| with_built_in || !self.is_built_in(&rule.name))
     }
 
     /// Whether the file defines a rule of this name.
     pub(super) fn defines(&self, name: &str) -> bool {
-        !self.is_built_in && self.set.rules().iter().any(|rule| *rule.name == *name)
+        self.rules(false).any(|rule| *rule.name == *name)
     }
 
-    pub(super) fn is_built_in(&self) -> bool {
-        self.is_built_in
+    /// Whether the rule of this name is the built-in default.
+    pub(super) fn is_built_in(&self, rule: &str) -> bool {
+        self.set.has_built_in_default() && rule == DEFAULT_RULE
     }
 
     /// The file for messages.

@@ -107,14 +107,24 @@ impl RuleSources {
         Ok((set, is_valid))
     }
 
-    /// The rules of the file that apply beside those of the database.
-    pub(crate) fn file_rules(&self) -> Vec<Rule> {
-        self.file.beside(|name| self.database.contains(name)).cloned().collect()
+    /// The rules of the file that apply beside those of the database, each with its source: `file` or `built-in`.
+    pub(crate) fn file_rules(&self) -> Vec<(Rule, &'static str)> {
+        let source = |rule: &Rule| if self.file.is_built_in(&rule.name) { "built-in" } else { "file" };
+        self.database.file_rules(&self.file).map(|rule| (rule.clone(), source(rule))).collect()
     }
 
-    /// The source of [`file_rules`](Self::file_rules): `file`, or `built-in` if nothing is configured.
-    pub(crate) fn file_source(&self) -> &'static str {
-        if self.file.is_built_in() { "built-in" } else { "file" }
+    /// Whether these changes end the built-in default, and no rule limits every client afterwards.
+    pub(crate) fn leaves_clients_unlimited<'w>(
+        &self,
+        changes: impl IntoIterator<Item = &'w ItemWrite>,
+    ) -> bool {
+        let had_default = self.database.file_rules(&self.file).any(|rule| self.file.is_built_in(&rule.name));
+        if !had_default {
+            return false;
+        }
+        let mut database = self.database.clone();
+        changes.into_iter().for_each(|change| database.write(change));
+        database.enforces() && !database.limits_every_client()
     }
 
     /// The file that defines a rule of this name, if the database does not define it as well. A rule that both define can be

@@ -130,7 +130,7 @@ impl SyncTask {
         } else if sync.is_unread() {
             warn!(
                 reason,
-                "not ready: there is no configuration on disk, so checks answer 503 until the database was read once"
+                "not ready: there is no configuration on disk, so checks answer 503 until the database was read once, unless on_store_failure is open"
             );
         } else {
             warn!(

@@ -29,7 +29,7 @@ fn compile_with_changes_nothing() {
     assert!(!sync.rules().last_valid.contains("other"));
     let error = sync.rules().compile_with(&[put("mine")]).unwrap_err().to_string();
     assert!(error.contains("\"mine\""), "{error}");
-    assert_eq!(sync.rules().compile_with(&[]).unwrap().rules().len(), 1);
+    assert_eq!(sync.rules().compile_with(&[]).unwrap().rules().len(), 2, "with the built-in default");
 }
 
 #[test]
@@ -91,8 +91,8 @@ fn conflicting_rules_can_be_deleted_one_by_one() {
     assert!(sync.rules().file_of("c").is_some());
     assert_eq!(
         sync.rules().compile_with(&[delete("a")]).unwrap().rules().len(),
-        3,
-        "the rules in force stay"
+        4,
+        "the rules in force stay, with the built-in default"
     );
     assert!(sync.rules().compile_with(&[put("d")]).is_err());
     assert!(sync.rules().compile_with(&[delete("a"), delete("b")]).is_ok());

@@ -27,6 +27,7 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
         query("dry_run", "boolean", "`true` changes nothing; the response shows what would change.");
     let body = json!({ "required": true, "content": content(&input) });
     let ok = |text: &str| response(text, &item);
+    let written = |text: &str| json!({ "description": text, "content": written_content(&item) });
     let failed = |text: &str| response(text, "ErrorEnvelope");
     let missing = format!("The {noun} does not exist.");
     let not_met =
@@ -36,12 +37,12 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
     let mut replace = json!({
         "operationId": format!("put_{noun}"), "summary": put, "parameters": [item_id, dry_run], "requestBody": body,
         "responses": {
-            "200": ok(&format!("The {noun} was replaced; with `dry_run`, what would change.")),
+            "200": written(&format!("The {noun} was replaced; with `dry_run`, what would change.")),
             "412": failed(&not_met),
         },
     });
     if put_creates {
-        replace["responses"]["201"] = ok(&format!("The {noun} was created."));
+        replace["responses"]["201"] = written(&format!("The {noun} was created."));
     } else {
         replace["responses"]["404"] = failed(&missing);
     }
@@ -53,7 +54,7 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
         "post": {
             "operationId": format!("create_{noun}"), "summary": create, "parameters": [dry_run], "requestBody": body,
             "responses": {
-                "201": ok(&format!("The {noun} was created; `Location` is its path.")),
+                "201": written(&format!("The {noun} was created; `Location` is its path.")),
                 "200": would_change, "409": failed(create_conflict),
             },
         },
@@ -98,6 +99,18 @@ fn response(description: &str, schema: &str) -> Value {
 
 fn content(schema: &str) -> Value {
     json!({ "application/json": { "schema": { "$ref": format!("#/components/schemas/{schema}") } } })
+}
+
+/// An item that was written, with warnings.
+fn written_content(item: &str) -> Value {
+    let warnings = json!({
+        "type": "array", "items": { "type": "string" }, "description": "What may not be as meant; absent if nothing.",
+    });
+    let schema = json!({ "allOf": [
+        { "$ref": format!("#/components/schemas/{item}") },
+        { "type": "object", "properties": { "warnings": warnings } },
+    ] });
+    json!({ "application/json": { "schema": schema } })
 }
 
 /// Adds the schema of a type, and those it refers to. Returns its name.

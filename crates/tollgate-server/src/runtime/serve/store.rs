@@ -1,11 +1,11 @@
-//! Opens the counters at start and logs changes of their state.
+//! Opens the counters at start.
 
 use std::time::Duration;
 
 use tollgate::Seed;
-use tollgate_stores::counters::{Counters, StoreState};
+use tollgate_stores::counters::Counters;
 use tollgate_stores::redis::{RedisCounters, RedisSettingsError};
-use tracing::{error, info, warn};
+use tracing::warn;
 
 use crate::config::settings::{CounterSettings, RedisCounterSettings};
 use crate::fleet::membership;
@@ -33,28 +33,8 @@ pub(super) async fn open(
             redis.fleet().set_awaiting_seed(true);
             redis.connected(CONNECT_TIMEOUT).await;
             let seed = membership::join(&redis, data_dir).await;
-            let counters = Counters::Redis(redis);
-            log_state_change(None, &counters.state());
-            Ok((counters, seed))
+            Ok((Counters::Redis(redis), seed))
         }
-    }
-}
-
-/// Logs the state at the start, and when the counter store starts or stops rejecting this node. The store itself logs outages.
-pub(super) fn log_state_change(before: Option<&StoreState>, now: &StoreState) {
-    use StoreState::{Impaired, Rejected, Unreachable, Up};
-    match (before, now) {
-        (Some(Rejected(_)), Rejected(_)) | (Some(Impaired(_)), Impaired(_)) => {}
-        (_, Rejected(reason)) => {
-            error!(reason, "the counter store rejects this node: no request is admitted until this is fixed");
-        }
-        (Some(Rejected(_)), _) => info!("the counter store accepts this node again"),
-        (None, Up) => info!("connected to the counter store"),
-        (None | Some(Up), Impaired(reason)) => warn!(reason, "the counter store needs attention"),
-        (None, Unreachable(reason)) => {
-            warn!(reason, "counter store unreachable: using the local fallback until it recovers");
-        }
-        _ => {}
     }
 }
 

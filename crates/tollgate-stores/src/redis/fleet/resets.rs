@@ -77,6 +77,24 @@ impl Resets {
         self.seen.toggle_subscription();
     }
 
+    /// Verifies that the servers with these counters accept writes, by deleting keys that do not exist.
+    pub(crate) async fn verify(&self, charges: &Charges<'_>) -> Result<(), Fault> {
+        self.join_state.check()?;
+        let mut deletes: Vec<(ShardId, Cmd)> = Vec::new();
+        let penalty = charges.penalty.as_ref().map(|penalty| penalty.subject);
+        for subject in charges.charges.iter().map(|charge| charge.subject).chain(penalty) {
+            let shard = self.shards.shard_of(subject);
+            if deletes.iter().all(|(known, _)| *known != shard) {
+                deletes.push((shard, Cmd::del(keys::unused(subject))));
+            }
+        }
+        if penalty.is_some() {
+            deletes.push((self.shards.home(), Cmd::del(keys::shared("unused"))));
+        }
+        let replies = deletes.into_iter().map(|(shard, delete)| self.shards.admin(shard, delete));
+        join_all(replies).await.into_iter().try_for_each(|reply| reply.map(drop))
+    }
+
     /// Resets the counters of the charges and the client's penalty record. Returns how many counters existed. A failure on
     /// one server does not keep the others from resetting.
     pub(crate) async fn reset(&self, charges: &Charges<'_>) -> Result<usize, Fault> {

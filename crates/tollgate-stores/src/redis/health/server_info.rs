@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 use redis::{Cmd, FromRedisValue, InfoDict};
 use tokio::time::sleep;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::redis::connection::server::Server;
 use crate::redis::decide::join_state::JoinState;
@@ -33,6 +33,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Before the fleet is joined.
 const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(20);
 const NEARLY_FULL_PERCENT: u64 = 70;
+/// Below this a server that was nearly full is logged as such no more, so that memory around the limit is logged once.
+const FREE_AGAIN_PERCENT: u64 = 60;
 
 /// Polls the servers and keeps their last figures.
 pub(crate) struct ServerInfoPoller {
@@ -94,11 +96,42 @@ async fn fetch(server: &Server, command: &Cmd) -> Option<ServerInfo> {
 
 /// Warnings already logged, each once per server.
 #[derive(Default)]
-struct Warnings(HashSet<String>);
+struct Warnings {
+    logged: HashSet<String>,
+    memory: HashMap<String, MemoryLevel>,
+}
+
+/// How full the memory of a server is.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum MemoryLevel {
+    #[default]
+    Free,
+    NearlyFull,
+    /// At its limit or beyond it: new counters are rejected or evict others.
+    Full,
+}
+
+impl MemoryLevel {
+    /// The level at these figures, given the level before.
+    fn of(info: &ServerInfo, before: Self) -> Self {
+        let at_least = |percent| {
+            info.maxmemory > 0
+                && u128::from(info.used_memory) * 100 >= u128::from(info.maxmemory) * u128::from(percent)
+        };
+        match before {
+            _ if at_least(100) => MemoryLevel::Full,
+            MemoryLevel::Free if at_least(NEARLY_FULL_PERCENT) => MemoryLevel::NearlyFull,
+            MemoryLevel::NearlyFull | MemoryLevel::Full if at_least(FREE_AGAIN_PERCENT) => {
+                MemoryLevel::NearlyFull
+            }
+            _ => MemoryLevel::Free,
+        }
+    }
+}
 
 impl Warnings {
     fn check(&mut self, info: &ServerInfo) {
-        let ServerInfo { server, maxmemory_policy: policy, maxmemory, used_memory, evicted_keys } = info;
+        let ServerInfo { server, maxmemory_policy: policy, maxmemory, evicted_keys, .. } = info;
         if *maxmemory > 0 && policy != "noeviction" && self.is_first(server, "policy") {
             warn!(%server, policy, "redis: server evicts counters when memory is full, which resets quotas; set \
                    maxmemory-policy to noeviction");
@@ -106,14 +139,55 @@ impl Warnings {
         if *evicted_keys > 0 && self.is_first(server, "evicted") {
             warn!(%server, evicted_keys, "redis: server has evicted keys; counters are lost");
         }
-        let is_nearly_full =
-            *maxmemory > 0 && used_memory.saturating_mul(100) > maxmemory.saturating_mul(NEARLY_FULL_PERCENT);
-        if is_nearly_full && self.is_first(server, "full") {
-            warn!(%server, used_memory, maxmemory, "redis: server memory is nearly full");
+        self.check_memory(info);
+    }
+
+    /// Logs each change of the level once.
+    fn check_memory(&mut self, info: &ServerInfo) {
+        let ServerInfo { server, maxmemory, used_memory, .. } = info;
+        let before = self.memory.get(server).copied().unwrap_or_default();
+        let level = MemoryLevel::of(info, before);
+        if level == before {
+            return;
+        }
+        self.memory.insert(server.clone(), level);
+        match level {
+            MemoryLevel::Full => {
+                warn!(%server, used_memory, maxmemory, "redis: server memory is full; new counters are rejected or evict others");
+            }
+            MemoryLevel::NearlyFull if before == MemoryLevel::Free => {
+                warn!(%server, used_memory, maxmemory, "redis: server memory is nearly full");
+            }
+            MemoryLevel::NearlyFull => {
+                info!(%server, used_memory, maxmemory, "redis: server memory is no longer full")
+            }
+            MemoryLevel::Free => {
+                info!(%server, used_memory, maxmemory, "redis: server has free memory again")
+            }
         }
     }
 
     fn is_first(&mut self, server: &str, what: &str) -> bool {
-        self.0.insert(format!("{server} {what}"))
+        self.logged.insert(format!("{server} {what}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_beyond_the_limit_is_full() {
+        use MemoryLevel::{Free, Full, NearlyFull};
+        let level = |used_memory, before| {
+            MemoryLevel::of(&ServerInfo { maxmemory: 100, used_memory, ..ServerInfo::default() }, before)
+        };
+        assert_eq!(
+            [69, 70, 99, 100, 145].map(|used| level(used, Free)),
+            [Free, NearlyFull, NearlyFull, Full, Full]
+        );
+        assert_eq!([59, 60, 99, 100].map(|used| level(used, Full)), [Free, NearlyFull, NearlyFull, Full]);
+        let unlimited = ServerInfo { used_memory: 145, ..ServerInfo::default() };
+        assert_eq!(MemoryLevel::of(&unlimited, Full), Free);
     }
 }

@@ -126,6 +126,11 @@ pub(crate) fn probe(slot: Option<u32>) -> String {
     format!("{PREFIX}{{{tag}}}:probe")
 }
 
+/// A key that is never written, beside the counters of a subject.
+pub(crate) fn unused(subject: Subject) -> String {
+    format!("{PREFIX}{{{}}}:unused", Tag::new(subject).parts().0)
+}
+
 /// Changing the algorithm of a limit starts a new counter: the states are incompatible.
 const fn letter(algorithm: Algorithm) -> char {
     match algorithm {

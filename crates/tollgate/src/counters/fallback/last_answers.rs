@@ -114,7 +114,6 @@ impl LastAnswers {
         self.used.load(Ordering::Relaxed)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "the low bits select the shard")]
     fn shard(&self, key: u128) -> &PaddedMutex<HashMap<u128, LastAnswer>> {
         &self.shards[key as usize % SHARDS]
     }

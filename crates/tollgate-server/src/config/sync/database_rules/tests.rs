@@ -77,6 +77,30 @@ fn database_rule_replaces_only_the_built_in_default() {
 }
 
 #[test]
+fn first_limiting_database_rule_ends_the_built_in_default() {
+    let stored_rule =
+        |fields: Json| stored(&[Item::Rule(RuleItem { name: "a".to_owned(), body: body(&fields) })]);
+    let limits = json!([{ "requests": 1, "window": "1m" }]);
+    for fields in [
+        json!({ "action": "block", "when": { "users": ["bob"] } }),
+        json!({ "action": "allow", "when": { "users": ["bob"] } }),
+        json!({ "action": "log_only", "per": ["user"], "limits": limits }),
+        json!({ "enabled": false, "per": ["user"], "limits": limits }),
+    ] {
+        assert_eq!(names(&stored_rule(fields).compile(&file("")).unwrap()), ["a", "default"]);
+    }
+    assert_eq!(names(&stored(&[rule("a", 3)]).compile(&file("")).unwrap()), ["a"]);
+    assert_eq!(names(&stored(&[tier("paid")]).compile(&file("")).unwrap()), ["tier:paid"]);
+    let block = "[[rules]]\nname = \"b\"\naction = \"block\"\nwhen = { users = [\"bob\"] }";
+    assert_eq!(names(&stored(&[]).compile(&file(block)).unwrap()), ["b", "default"]);
+    assert_eq!(names(&stored(&[rule("a", 3)]).compile(&file(block)).unwrap()), ["a", "b"]);
+    assert_eq!(
+        names(&stored(&[rule("a", 3)]).compile(&file("default_limit = 5")).unwrap()),
+        ["a", "default"]
+    );
+}
+
+#[test]
 fn invalid_rule_is_reported_with_name_and_field() {
     let invalid =
         body(&json!({ "per": ["planet"], "limits": [{ "requests": 1, "window": "1m" }], "colour": 1 }));
@@ -85,7 +109,7 @@ fn invalid_rule_is_reported_with_name_and_field() {
     for part in ["rule \"odd\" of the database", "per[0]", "colour: unknown key"] {
         assert!(error.contains(part), "{part}: {error}");
     }
-    assert_eq!(names(&stored.valid_part(&file("")).compile(&file("")).unwrap()), ["default", "good"]);
+    assert_eq!(names(&stored.valid_part(&file("")).compile(&file("")).unwrap()), ["good"]);
 }
 
 #[test]
