@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use tollgate::headers::{HeaderProfile, for_each};
 use tollgate::identity::Dimension;
-use tollgate::rules::{Action, Matcher, OnStoreFailure, Response, RuleLimit};
+use tollgate::rules::{Action, Matcher, Response, RuleCost, RuleLimit};
 use tollgate::{
     Algorithm, Endpoint, Limit, Limiter, MemoryCounters, Request, Rule, RuleSet, Span, Timestamp, Window,
 };
@@ -26,8 +26,9 @@ fuzz_target!(|data: Input| {
         per: vec![Dimension::Global],
         layer: "one".into(),
         action: Action::Reject,
+        cost: RuleCost::default(),
         leases: true,
-        on_store_failure: OnStoreFailure::Local,
+        on_store_failure: None,
         response: Response { retry_after_floor: Span::from_micros(floor), ..Response::default() },
         enabled: true,
     };

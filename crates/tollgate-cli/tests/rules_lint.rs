@@ -273,7 +273,7 @@ fn missing_file_exits_with_2() {
 
 #[test]
 fn rules_are_listed_in_order_of_evaluation() {
-    let files = Files::new(&[("tollgate.toml", GOOD)]);
+    let files = Files::new(&[("tollgate.toml", &*GOOD.replace("default_limit = 100", ""))]);
     let path = files.path("tollgate.toml");
     let expected = "\
 PRIORITY  RULE       ACTION  PER   LAYER  WHEN                                                           LIMITS  SOURCE  VERSION

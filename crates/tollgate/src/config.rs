@@ -13,10 +13,10 @@ use hashbrown::HashSet;
 
 pub use self::document::{Document, LocatedValue, Origin, Problem, Problems, TableReader, Value};
 pub use self::normalization::read_normalization;
-pub use self::rule::{network, read as read_rule};
+pub use self::rule::{id, network, read as read_rule};
 pub use self::short_forms::{read_limit_and_window, read_tier};
 use crate::penalties::{PenaltyPolicy, VIOLATIONS_MAX};
-use crate::rules::{Rule, RuleSet, RuleSetError};
+use crate::rules::{Rule, RuleSet, RuleSetError, RuleSettings};
 use crate::time::Span;
 
 impl RuleSet {
@@ -52,13 +52,19 @@ pub fn read_rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     let mut rules = short_forms::read(fields, &mut names);
     rules.extend(own);
     let default = short_forms::read_default(fields, rules.iter().any(Rule::enforces));
+    let settings = RuleSettings {
+        enabled: fields.read("enabled", values::boolean).unwrap_or(true),
+        on_store_failure: rule::read_on_store_failure(fields, ["on_store_failure", "failure_mode"])
+            .unwrap_or_default(),
+        default_tier: None,
+    };
     let is_built_in = default.is_some() && !fields.has("default_limit");
     rules.extend(default);
     let penalties = fields.table("progressive_penalties", read_penalties).flatten();
     // Compiled even if some rules are invalid, to report problems of the whole set too.
     let has_problems = fields.has_problems();
     match RuleSet::new(rules, penalties) {
-        Ok(set) => (!has_problems).then(|| set.with_built_in_default(is_built_in)),
+        Ok(set) => (!has_problems).then(|| set.with_built_in_default(is_built_in).with_settings(settings)),
         // Already reported at its line.
         Err(RuleSetError::DuplicateName(_)) if has_problems => None,
         Err(error) => {

@@ -7,7 +7,7 @@ use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charge, Effect, StoreError, Verdicts};
 use crate::identity::Client;
 use crate::limit::Algorithm;
-use crate::rules::{ChargePlan, EvaluationEnd, OnStoreFailure, Rule, Snapshot, namespace};
+use crate::rules::{ChargePlan, EvaluationEnd, OnStoreFailure, Rule, RuleSet, Snapshot, namespace};
 use crate::time::{Span, Timestamp};
 
 /// The decision about one request, and what led to it.
@@ -235,13 +235,12 @@ impl Draft {
 }
 
 /// The first rule of the plan that refuses while counters fail with `error`.
-pub(crate) fn closed_rule(plan: &ChargePlan<'_>, rules: &[Rule], error: &StoreError) -> Option<u32> {
+pub(crate) fn closed_rule(plan: &ChargePlan<'_>, rules: &RuleSet, error: &StoreError) -> Option<u32> {
     let closed = |(charge, source): &(&Charge<'_>, &u32)| {
-        let rule = rules.get(**source as usize);
         // A misconfigured store refuses whatever the rules say.
         charge.effect == Effect::Enforce
             && (*error == StoreError::Misconfigured
-                || rule.is_some_and(|rule| rule.on_store_failure == OnStoreFailure::Closed))
+                || rules.on_store_failure(**source as usize) == OnStoreFailure::Closed)
     };
     plan.charges.charges.iter().zip(&plan.sources).find(closed).map(|(_, source)| *source)
 }

@@ -160,6 +160,7 @@ fn reason(rule: &Rule, outcome: RuleOutcome, request: &Request<'_>, blocked: Opt
         RuleOutcome::Allowed => "matches: allows the request, later rules are not evaluated".to_owned(),
         RuleOutcome::Blocked => "matches: blocks the request, later rules are not evaluated".to_owned(),
         RuleOutcome::Disabled => "disabled".to_owned(),
+        RuleOutcome::SwitchedOff => "not evaluated: enabled = false switches all limits off".to_owned(),
         RuleOutcome::LayerTaken => format!("matches, but an earlier rule took the layer {:?}", &*rule.layer),
         RuleOutcome::NotReached => "not evaluated: an earlier rule ended the evaluation".to_owned(),
         RuleOutcome::TooMany => {

@@ -15,7 +15,9 @@ mod stricter;
 
 pub use self::plan::{CHARGES_MAX, RuleOutcome};
 pub(crate) use self::plan::{ChargePlan, EvaluationEnd, namespace};
-pub use self::rule::{Action, DEFAULT_RULE, Matcher, Mismatch, OnStoreFailure, Response, Rule, RuleLimit};
+pub use self::rule::{
+    Action, DEFAULT_RULE, Matcher, Mismatch, OnStoreFailure, Response, Rule, RuleCost, RuleLimit,
+};
 pub(crate) use self::set::CurrentRules;
-pub use self::set::{IPV6_PREFIX_DEFAULT, RuleSet, RuleSetError, Snapshot};
+pub use self::set::{ANONYMOUS_TIER, IPV6_PREFIX_DEFAULT, RuleSet, RuleSetError, RuleSettings, Snapshot};
 pub use self::stricter::LimitOwner;

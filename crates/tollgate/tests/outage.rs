@@ -15,7 +15,8 @@ use tollgate::counters::{
 use tollgate::inspect::EndpointScope;
 use tollgate::record::NoRecords;
 use tollgate::{
-    Algorithm, Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Seed, Timestamp,
+    Algorithm, Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Seed, Span,
+    Timestamp,
 };
 
 /// Shared counters that can be made unreachable.
@@ -539,4 +540,38 @@ fn on_store_failure_is_applied_per_rule() {
         assert_eq!(answers.iter().all(|answer| *answer == Answer::Unavailable), refuses, "{mode}");
         assert_eq!(answers.iter().all(|answer| matches!(answer, Answer::Admit { .. })), !refuses, "{mode}");
     }
+}
+
+#[test]
+fn failure_mode_of_the_file_applies_to_rules_without_one() {
+    let answer = |text: &str, path: &str, tier: Option<&str>| {
+        let shared = Shared { down: true.into(), ..Shared::default() };
+        let limiter = Limiter::new(RuleSet::from_toml(text).unwrap(), &shared);
+        let tier = tier.and_then(|tier| Id::parse(tier).ok());
+        let request = Request { endpoint: Endpoint::parse(path).unwrap(), tier, ..request("alice") };
+        now_or_never(limiter.check(&request, Timestamp::from_secs(1))).answer
+    };
+    let none = "default_limit = 0\n";
+    let open = Answer::Admit { delay: Span::ZERO };
+    for (mode, expected) in [
+        ("on_store_failure = \"open\"", open),
+        ("failure_mode = \"fail_open\"", open),
+        ("failure_mode = \"fail_closed\"", Answer::Unavailable),
+        ("on_store_failure = \"closed\"", Answer::Unavailable),
+        ("on_store_failure = \"open\"\ndefault_failure_mode = \"closed\"", Answer::Unavailable),
+        ("on_store_failure = \"closed\"\ndefault_on_store_failure = \"open\"", open),
+    ] {
+        assert_eq!(answer(&format!("{none}{mode}"), "/", None), expected, "{mode}");
+    }
+    let text = "on_store_failure = \"closed\"\ndefault_limit = 0\n\
+        [[tiers]]\nname = \"t\"\nlimit = 0\nwindow = 60\nfailure_mode = \"fail_open\"\n\
+        [[endpoints]]\npattern = \"/e\"\nlimit = 0\nwindow = 60\non_store_failure = \"open\"\n\
+        [[rules]]\nname = \"r\"\nper = [\"client\"]\nwhen = { endpoints = [\"/r\"] }\n\
+        requests_per_hour = 0\nfailure_mode = \"open\"";
+    assert_eq!(answer(text, "/e", None), open);
+    assert_eq!(answer(text, "/r", None), open);
+    assert_eq!(answer(text, "/", Some("t")), open);
+    assert_eq!(answer(text, "/", None), Answer::Unavailable);
+    let twice = RuleSet::from_toml("failure_mode = \"open\"\non_store_failure = \"open\"").unwrap_err();
+    assert!(twice.to_string().contains("another name of on_store_failure"), "{twice}");
 }

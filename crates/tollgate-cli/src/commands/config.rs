@@ -7,7 +7,9 @@ use crate::output::toml;
 use crate::{CliError, Exit, Output};
 
 /// The order of the sections.
-const SECTIONS: [&str; 10] = [
+const SECTIONS: [&str; 12] = [
+    "enabled",
+    "on_store_failure",
     "server",
     "counters",
     "database",

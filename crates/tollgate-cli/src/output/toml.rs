@@ -28,9 +28,13 @@ const KEY_ORDER: [&str; 15] = [
     "action",
 ];
 
-/// The sections of a settings file in this order: `[server]` for a table, `[[rules]]` for a list of tables.
+/// Values and sections of a settings file, each in this order: `[server]` for a table, `[[rules]]` for a list of tables.
 pub(crate) fn document(sections: &Value, order: &[&str]) -> String {
-    let mut blocks = Vec::new();
+    let is_value =
+        |name: &&&str| !matches!(sections[**name], Value::Null | Value::Object(_) | Value::Array(_));
+    let values: String =
+        order.iter().filter(is_value).map(|name| line(name, &sections[*name]) + "\n").collect();
+    let mut blocks: Vec<String> = Some(values).filter(|values| !values.is_empty()).into_iter().collect();
     for name in order {
         match &sections[*name] {
             Value::Object(section) => blocks.push(block(&format!("[{name}]"), section)),

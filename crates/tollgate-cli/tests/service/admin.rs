@@ -474,7 +474,7 @@ fn writes_fail_while_the_database_is_unreachable() {
     assert_eq!((built_in.status, &built_in.json()["rules"][0]["name"]), (200, &json!("default")));
     assert_eq!(service.admin("GET", "/v1/admin/rules?source=file", "").json()["rules"], json!([]));
     assert_eq!(service.admin("GET", "/v1/admin/rules/default", "").status, 200);
-    assert_eq!(service.check("a", "/x").status, 200);
+    assert_eq!(service.check("a", "/x").status, 503);
 }
 
 /// A request may be charged sixteen limits: each of these rules fits alone, and four fit together.
@@ -521,4 +521,22 @@ fn counters_need_one_client_and_name_bad_parameters() {
     for query in ["?user=a", "?ip=192.0.2.1", "?tenant=t", "?login=l", "?api_key=k"] {
         assert_eq!(service.admin("GET", &format!("/v1/admin/counters{query}"), "").status, 200, "{query}");
     }
+}
+
+#[test]
+fn rule_cost_is_charged_from_the_database() {
+    let service = Service::unconfigured();
+    let tokens = json!({
+        "per": ["user"], "limits": [{ "requests": 100, "window": "1d" }], "cost": "descriptor:tokens",
+    });
+    let path = format!("{RULES}/tokens");
+    assert_eq!(send(&service, "PUT", &path, &tokens).status, 201);
+    assert_eq!(service.admin("GET", &path, "").json()["definition"]["cost"], "descriptor:tokens");
+    let check = r#"{"user_id":"a","endpoint":"/","descriptors":{"tokens":"40"}}"#;
+    let answers = [(); 3].map(|()| service.post("/v1/rate-limit/check", check));
+    assert_eq!(answers.each_ref().map(|answer| answer.status), [200, 200, 429]);
+    assert_eq!(answers[1].json()["remaining"], 20);
+    let wrong = json!({ "per": ["user"], "requests_per_hour": 1, "cost": "tokens" });
+    let refused = send(&service, "PUT", &path, &wrong);
+    assert_eq!((refused.error().0, &*refused.error().2), (400, "cost"), "{}", refused.text);
 }

@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use tollgate::config::read_rule;
-use tollgate::{Limit, Rule};
+use tollgate::rules::OnStoreFailure;
+use tollgate::{Limit, Rule, RuleSet};
 use tollgate_stores::sql::{ItemFilter, ItemId, ItemKind, StoredItem};
 use utoipa::ToSchema;
 
@@ -96,10 +97,10 @@ impl AdminResource for Rules {
     type View = RuleView;
     type Usage = ();
 
-    fn view(_: &Call, stored: &StoredItem, (): &()) -> Option<RuleView> {
+    fn view(call: &Call, stored: &StoredItem, (): &()) -> Option<RuleView> {
         let definition = definition(&stored.item);
         let view = match RequestBody::new(definition.clone()).parse(|fields, _| read_rule(fields)) {
-            Ok(rule) => RuleView::of(&rule),
+            Ok(rule) => RuleView::of(&rule, default_of(call)),
             Err(error) => RuleView {
                 name: stored.item.id().to_string(),
                 when: Json::Object(Map::new()),
@@ -110,13 +111,19 @@ impl AdminResource for Rules {
         Some(RuleView { revision: SourceRevision::database(stored), definition, ..view })
     }
 
+    fn matches(stored: &StoredItem, filter: &ItemFilter) -> bool {
+        let rule = RequestBody::new(definition(&stored.item)).parse(|fields, _| read_rule(fields));
+        rule.is_ok_and(|rule| matches(&rule, filter))
+    }
+
     fn file_items(call: &Call, filter: &ItemFilter, source: Option<&str>) -> Vec<(ItemId, RuleView)> {
         let rules = call.app.config_sync().rules().file_rules();
+        let default = default_of(call);
         let wanted = rules
             .iter()
             .filter(|(rule, from)| source.is_none_or(|source| source == *from) && matches(rule, filter));
         wanted
-            .map(|(rule, from)| (ItemId::Rule(rule.name.to_string()), RuleView::of_file(rule, from)))
+            .map(|(rule, from)| (ItemId::Rule(rule.name.to_string()), RuleView::of_file(rule, from, default)))
             .collect()
     }
 }
@@ -125,26 +132,32 @@ impl Writable for Rules {
     const PARSE: ParseItem = parse::rule;
 }
 
-/// Applies the filter of the database to a rule of the settings file.
+/// What rules do by default while the counters are unreachable.
+fn default_of(call: &Call) -> OnStoreFailure {
+    call.app.limiter().rules().settings().on_store_failure
+}
+
+/// Applies the filter of the database to a rule.
 fn matches(rule: &Rule, filter: &ItemFilter) -> bool {
     filter.prefix.as_ref().is_none_or(|prefix| rule.name.starts_with(&**prefix))
         && filter.action.as_ref().is_none_or(|action| rule.action.as_str() == *action)
         && filter.enabled.is_none_or(|enabled| rule.enabled == enabled)
 }
 
-/// A rule of a settings file as `GET /v1/admin/rules` returns it.
-pub fn rule_view(rule: &Rule) -> Json {
-    serde_json::to_value(RuleView::of_file(rule, "file")).unwrap_or_default()
+/// A rule of the settings file `rules` as `GET /v1/admin/rules` returns it.
+pub fn rule_view(rule: &Rule, rules: &RuleSet) -> Json {
+    serde_json::to_value(RuleView::of_file(rule, "file", rules.settings().on_store_failure))
+        .unwrap_or_default()
 }
 
 impl RuleView {
-    fn of_file(rule: &Rule, source: &'static str) -> Self {
+    fn of_file(rule: &Rule, source: &'static str, default: OnStoreFailure) -> Self {
         let definition = rule_json::definition(rule);
-        RuleView { revision: SourceRevision::file(source), definition, ..RuleView::of(rule) }
+        RuleView { revision: SourceRevision::file(source), definition, ..RuleView::of(rule, default) }
     }
 
-    /// The fields that come from the rule itself.
-    fn of(rule: &Rule) -> Self {
+    /// The fields that come from the rule itself. `default` applies if the rule has no `on_store_failure`.
+    fn of(rule: &Rule, default: OnStoreFailure) -> Self {
         let max_delay = rule.limits.first().and_then(|each| each.limit.max_delay());
         RuleView {
             name: rule.name.to_string(),
@@ -157,7 +170,7 @@ impl RuleView {
             limits: rule.limits.iter().map(|each| RuleLimitView::of(&each.limit)).collect(),
             max_delay: max_delay.map(|delay| delay.to_string()),
             leases: rule.leases,
-            on_store_failure: rule.on_store_failure.as_str(),
+            on_store_failure: rule.on_store_failure.unwrap_or(default).as_str(),
             response: RefusalView {
                 status: rule.response.status,
                 message: rule.response.message.as_deref().map(str::to_owned),

@@ -24,9 +24,11 @@ pub(crate) struct RuleInput {
     action: Option<String>,
     #[serde(flatten)]
     limits: LimitsInput,
+    /// What a request is charged: a factor of its cost (1 to 1,000,000, default 1), or `descriptor:<name>`.
+    cost: Option<CostInput>,
     /// Whether nodes may lease units of hot counters in advance.
     leases: Option<bool>,
-    /// Behaviour while the counters are unreachable: `local`, `open` or `closed`.
+    /// Behaviour while the counters are unreachable: `local`, `open` or `closed`; alias `failure_mode`.
     on_store_failure: Option<String>,
     /// Response to refused requests.
     response: Option<RefusalInput>,
@@ -44,6 +46,8 @@ pub(crate) struct TierInput {
     description: Option<String>,
     #[serde(flatten)]
     limits: TierLimits,
+    /// Behaviour while the counters are unreachable: `local`, `open` or `closed`; alias `failure_mode`.
+    on_store_failure: Option<String>,
 }
 
 /// Limits of a tier: `limit` and `window`, or `limits`, or `requests_per_…`.
@@ -142,6 +146,15 @@ pub(crate) struct RefusalInput {
 pub(crate) enum Length {
     Seconds(u64),
     Text(String),
+}
+
+/// A factor, or `descriptor:<name>` to take it from a descriptor.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "describes what the parser accepts")]
+pub(crate) enum CostInput {
+    Factor(u32),
+    Descriptor(String),
 }
 
 /// First day of a week (name) or month (number).

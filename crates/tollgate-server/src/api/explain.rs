@@ -120,7 +120,7 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let mut warnings = Warnings::default();
     let check = CheckBody::parse(&body, call.settings.strict_checks, &mut warnings)?;
-    let (checker, check) = (call.checker(), check.request());
+    let (checker, check) = (call.checker()?, check.request());
     let resolved = checker.resolve(&check, &mut warnings)?;
     let request = resolved.request();
     checker.warn_of_account_tier(&request, &mut warnings);

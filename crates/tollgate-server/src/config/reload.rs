@@ -62,6 +62,13 @@ struct Shared {
     clock: Clock,
 }
 
+/// Logs that nothing is limited.
+pub(crate) fn warn_if_switched_off(settings: &Settings) {
+    if !settings.rules.settings().enabled {
+        warn!("enabled = false: every request is admitted, and nothing is counted or blocked");
+    }
+}
+
 impl fmt::Debug for ReloadHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ReloadHandle({:?})", self.status())
@@ -71,6 +78,7 @@ impl fmt::Debug for ReloadHandle {
 impl ReloadHandle {
     /// For a service that runs with `settings`; `apply` puts new settings in force.
     pub fn new(settings: Settings, clock: Clock, apply: Apply) -> Self {
+        warn_if_switched_off(&settings);
         let status = ReloadStatus { last_success: clock.now(), last_error: None, generation: 1 };
         ReloadHandle(Arc::new(Shared {
             started_with: settings,
@@ -112,6 +120,7 @@ impl ReloadHandle {
     fn put_in_force(&self, new: &Settings) -> Result<ReloadReport, SettingsError> {
         let file = new.config_file.clone();
         (self.0.apply)(new).map_err(|problems| SettingsError::Invalid { file, problems })?;
+        warn_if_switched_off(new);
         if self.0.started_with.normalization != new.normalization {
             warn!(
                 "the normalization of [identity] has changed: it takes effect once the database has been loaded again; stored \

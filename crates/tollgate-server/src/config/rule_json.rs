@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 use tollgate::calendar::CalendarUnit;
-use tollgate::rules::{Action, Matcher, OnStoreFailure, Response};
+use tollgate::rules::{Action, Matcher, OnStoreFailure, Response, RuleCost};
 use tollgate::{Algorithm, Limit, Rule, Span, Window};
 
 const PRIORITY_DEFAULT: u32 = 100;
@@ -18,12 +18,21 @@ pub(crate) fn definition(rule: &Rule) -> Map<String, Json> {
     put(&mut all, "per", Some(json!(per)).filter(|_| rule.action.limits()));
     put(&mut all, "action", Some(rule.action.as_str()).filter(|_| rule.action != Action::Reject));
     put_limits(&mut all, rule);
+    put(&mut all, "cost", cost(&rule.cost));
     put(&mut all, "leases", Some(false).filter(|_| !rule.leases));
-    let local = rule.on_store_failure == OnStoreFailure::Local;
-    put(&mut all, "on_store_failure", Some(rule.on_store_failure.as_str()).filter(|_| !local));
+    put(&mut all, "on_store_failure", rule.on_store_failure.map(OnStoreFailure::as_str));
     put(&mut all, "response", Some(response(&rule.response)).filter(|response| !response.is_empty()));
     put(&mut all, "enabled", Some(false).filter(|_| !rule.enabled));
     all
+}
+
+/// The cost as it is written; `None` if it is the default.
+fn cost(cost: &RuleCost) -> Option<Json> {
+    match cost {
+        RuleCost::Times(1) => None,
+        RuleCost::Times(factor) => Some(json!(factor)),
+        descriptor @ RuleCost::Descriptor(_) => Some(json!(descriptor.to_string())),
+    }
 }
 
 fn put_limits(all: &mut Map<String, Json>, rule: &Rule) {

@@ -99,10 +99,11 @@ impl DegradedLabels {
     fn new(decision: &Decision) -> Self {
         let first = || decision.reports.first().map(|report| decision.rule_name_of(report));
         let name = decision.rule_name().or_else(first).unwrap_or_default();
-        let rule = decision.rules().rules().iter().find(|rule| *rule.name == *name);
+        let rules = decision.rules();
+        let position = rules.rules().iter().position(|rule| *rule.name == *name).unwrap_or(usize::MAX);
         let mode = match decision.answer {
             Answer::Unavailable => OnStoreFailure::Closed,
-            _ => rule.map(|rule| rule.on_store_failure).unwrap_or_default(),
+            _ => rules.on_store_failure(position),
         };
         DegradedLabels { rule: name.to_owned(), mode: mode.as_str() }
     }

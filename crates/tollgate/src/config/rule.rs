@@ -10,13 +10,14 @@ use super::values::{boolean, integer, list, span, text, word};
 use crate::identity::{Dimension, ID_BYTES_MAX, canonical_net};
 use crate::method::Method;
 use crate::rules::pattern::Pattern;
-use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
+use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleCost, RuleLimit};
 
 /// The priority of rules without one.
 const PRIORITY_DEFAULT: u32 = 100;
 /// Above all useful priorities: the short forms come last.
 pub(super) const PRIORITY_MAX: u32 = 1_000_000;
 const NAME_BYTES_MAX: usize = 128;
+const COST_MAX: u32 = 1_000_000;
 
 /// Reads an entry of `[[rules]]`. Returns `None` if it has problems.
 pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
@@ -28,8 +29,11 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let per = fields.items("per", dimension);
     let limits = read_limits(fields, action);
     check_per(fields, action);
-    let on_store_failure =
-        fields.read("on_store_failure", word(&OnStoreFailure::ALL.map(|m| (m.as_str(), m))));
+    let cost = fields.read("cost", cost);
+    if fields.has("cost") && action.is_some_and(|action| !action.limits()) {
+        fields.report("cost", "needs a rule with limits".to_owned());
+    }
+    let on_store_failure = read_on_store_failure(fields, ["on_store_failure", "failure_mode"]);
     let leases = fields.read("leases", boolean).unwrap_or(true);
     let response = fields.table("response", read_response).unwrap_or_default();
     let layer = fields.read("layer", name);
@@ -54,11 +58,27 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         per,
         action,
         limits,
+        cost: cost.unwrap_or_default(),
         leases,
-        on_store_failure: on_store_failure.unwrap_or_default(),
+        on_store_failure,
         response,
         enabled,
     })
+}
+
+/// Reads `on_store_failure` or its alias. Both take the names `fail_open` and `fail_closed`, too.
+pub(super) fn read_on_store_failure(
+    fields: &mut TableReader<'_, '_>,
+    [key, alias]: [&'static str; 2],
+) -> Option<OnStoreFailure> {
+    let aliases = [("fail_open", OnStoreFailure::Open), ("fail_closed", OnStoreFailure::Closed)];
+    let known: Vec<_> =
+        OnStoreFailure::ALL.map(|mode| (mode.as_str(), mode)).into_iter().chain(aliases).collect();
+    if fields.has(key) && fields.has(alias) {
+        fields.report(alias, format!("is another name of {key}: keep one of them"));
+    }
+    let modes = [key, alias].map(|key| fields.read(key, word(&known)));
+    modes.into_iter().flatten().next()
 }
 
 /// Checks that `per` fits the action. An invalid action is not checked further.
@@ -100,6 +120,16 @@ fn dimension(value: &Value) -> Result<Dimension, String> {
     })
 }
 
+fn cost(value: &Value) -> Result<RuleCost, String> {
+    if let Value::Text(text) = value {
+        let name = text.strip_prefix("descriptor:").filter(|name| (1..=ID_BYTES_MAX).contains(&name.len()));
+        return name
+            .map(|name| RuleCost::Descriptor(name.into()))
+            .ok_or_else(|| format!("{text:?} is neither a number such as 10 nor \"descriptor:<name>\""));
+    }
+    integer(1..=COST_MAX)(value).map(RuleCost::Times)
+}
+
 fn read_matcher(fields: &mut TableReader<'_, '_>) -> Matcher {
     let descriptors = fields.entries("descriptors", ids).unwrap_or_default();
     Matcher {
@@ -125,7 +155,11 @@ pub(super) fn some_of<T>(
     fields.items(key, parse).unwrap_or_default()
 }
 
-pub(super) fn id(value: &Value) -> Result<Box<str>, String> {
+/// An identifier of 1 to 256 bytes.
+///
+/// # Errors
+/// When it is anything else.
+pub fn id(value: &Value) -> Result<Box<str>, String> {
     let text = text(value)?;
     match text.len() {
         1..=ID_BYTES_MAX => Ok(text.into()),

@@ -8,11 +8,11 @@ use hashbrown::HashSet;
 use super::document::{TableReader, Value};
 use super::limits::{FORMS, LimitFields, algorithm, build, read_limits};
 use super::read_unique;
-use super::rule::{PRIORITY_MAX, id, method, network, pattern, some_of};
+use super::rule::{PRIORITY_MAX, id, method, network, pattern, read_on_store_failure, some_of};
 use super::values::{integer, span, text, word};
 use crate::identity::Dimension;
 use crate::limit::{Algorithm, Limit, Window};
-use crate::rules::{Action, DEFAULT_RULE, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
+use crate::rules::{Action, DEFAULT_RULE, Matcher, Response, Rule, RuleCost, RuleLimit};
 use crate::time::Span;
 
 /// The default limit.
@@ -42,6 +42,8 @@ pub(super) fn read_default(fields: &mut TableReader<'_, '_>, others: bool) -> Op
     }
     let window = fields.read("default_window", span).unwrap_or(DEFAULT_WINDOW);
     let algorithm = fields.read("default_algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
+    let on_store_failure =
+        read_on_store_failure(fields, ["default_on_store_failure", "default_failure_mode"]);
     if !given && others {
         if fields.has("default_algorithm") {
             fields.report("default_algorithm", "needs default_limit".to_owned());
@@ -51,25 +53,29 @@ pub(super) fn read_default(fields: &mut TableReader<'_, '_>, others: bool) -> Op
     let window = Some(Window::Length(window));
     let parsed = LimitFields { algorithm, requests: Some(requests), window, burst: None, max_delay: None };
     let limit = build(fields, ["default_limit", "default_window", "default_window"], parsed)?;
-    Some(client_rule(DEFAULT_RULE.to_owned(), DEFAULT, Matcher::default(), vec![limit]))
+    let rule = client_rule(DEFAULT_RULE.to_owned(), DEFAULT, Matcher::default(), vec![limit]);
+    Some(Rule { on_store_failure, ..rule })
 }
 
 /// Reads an entry of `[[tiers]]` as the rule `tier:<name>`. Returns `None` if it has problems.
 pub fn read_tier(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let name = fields.require("name", id);
     let limits = read_limit_and_window(fields);
+    let on_store_failure = read_on_store_failure(fields, ["on_store_failure", "failure_mode"]);
     if fields.has_problems() {
         return None;
     }
     let name = name?;
     let rule = format!("tier:{name}");
-    Some(client_rule(rule, TIER, Matcher { tiers: vec![name], ..Matcher::default() }, limits))
+    let rule = client_rule(rule, TIER, Matcher { tiers: vec![name], ..Matcher::default() }, limits);
+    Some(Rule { on_store_failure, ..rule })
 }
 
 fn read_endpoint(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let pattern = fields.require("pattern", pattern);
     let methods = some_of(fields, "methods", method);
     let limits = read_limit_and_window(fields);
+    let on_store_failure = read_on_store_failure(fields, ["on_store_failure", "failure_mode"]);
     if fields.has_problems() {
         return None;
     }
@@ -80,7 +86,7 @@ fn read_endpoint(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         verbs => format!("endpoint:{} {pattern}", verbs.join(",")),
     };
     let when = Matcher { endpoints: vec![pattern], methods, ..Matcher::default() };
-    Some(client_rule(name, ENDPOINT, when, limits))
+    Some(Rule { on_store_failure, ..client_rule(name, ENDPOINT, when, limits) })
 }
 
 fn read_exemption(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
@@ -129,8 +135,9 @@ fn client_rule(name: String, priority: u32, when: Matcher, limits: Vec<Limit>) -
         layer: "client".into(),
         action: Action::Reject,
         limits,
+        cost: RuleCost::default(),
         leases: true,
-        on_store_failure: OnStoreFailure::default(),
+        on_store_failure: None,
         response: Response::default(),
         enabled: true,
     }

@@ -75,12 +75,11 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         error: &StoreError,
         now: Timestamp,
     ) -> Draft {
-        if let Some(rule) = closed_rule(plan, rules.rules(), error) {
+        if let Some(rule) = closed_rule(plan, rules, error) {
             return Draft::unavailable(rule, error);
         }
         for (charge, source) in plan.charges.charges.iter_mut().zip(&plan.sources) {
-            let rule = rules.rules().get(*source as usize);
-            if rule.is_some_and(|rule| rule.on_store_failure == OnStoreFailure::Open) {
+            if rules.on_store_failure(*source as usize) == OnStoreFailure::Open {
                 charge.effect = Effect::Shadow;
             }
         }

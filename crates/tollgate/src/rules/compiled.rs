@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use super::pattern_index::ShortText;
-use super::rule::{Action, Condition, Matcher, Rule, RuleLimit};
+use super::rule::{Action, Condition, Matcher, Rule, RuleCost, RuleLimit};
 use crate::identity::{Client, Dimension, Request};
 
 #[derive(Debug)]
@@ -25,6 +25,7 @@ pub(super) struct CompiledRule {
     pub(super) per: SmallVec<[Dimension; 1]>,
     pub(super) name: Box<str>,
     pub(super) limits: SmallVec<[RuleLimit; 1]>,
+    pub(super) cost: RuleCost,
 }
 
 impl CompiledRule {
@@ -41,6 +42,7 @@ impl CompiledRule {
             per: rule.per.iter().cloned().collect(),
             name: rule.name.clone(),
             limits: rule.limits.iter().cloned().collect(),
+            cost: rule.cost.clone(),
         }
     }
 

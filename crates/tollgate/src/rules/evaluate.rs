@@ -46,6 +46,9 @@ impl RuleSet {
         scratch: &'a mut Scratch<'a>,
         now: Timestamp,
     ) -> ChargePlan<'a> {
+        if !self.settings.enabled {
+            return ChargePlan::default();
+        }
         let resolved = self.resolve(request, scratch);
         if let Some(block) = self.accounts.block_of(&resolved, now) {
             return ChargePlan { end: EvaluationEnd::BlockedPrincipal(block), ..ChargePlan::default() };
@@ -83,6 +86,9 @@ impl RuleSet {
         scratch: &'a mut Scratch<'a>,
         now: Timestamp,
     ) -> (ChargePlan<'a>, Vec<RuleOutcome>) {
+        if !self.settings.enabled {
+            return (ChargePlan::default(), vec![RuleOutcome::SwitchedOff; self.rules.len()]);
+        }
         let resolved = self.resolve(request, scratch);
         let account_override = self.account_override(&resolved);
         let mut plan = ChargePlan::default();
@@ -370,7 +376,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             self.client_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
         }
         let leases = rule.is_none_or(|rule| rule.leases);
-        let cost = self.request.cost;
+        let cost = rule.map_or(self.request.cost, |rule| rule.cost.of(self.request));
         self.plan.charges.charges.push(Charge { subject, counter, rule: name, limit, cost, effect, leases });
         self.plan.sources.push(position);
     }

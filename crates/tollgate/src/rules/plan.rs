@@ -47,6 +47,8 @@ pub enum RuleOutcome {
     Blocked,
     /// It is disabled.
     Disabled,
+    /// All rules are switched off.
+    SwitchedOff,
     /// A condition does not match.
     Mismatch,
     /// The request has no value for the dimension at this position of `per`.

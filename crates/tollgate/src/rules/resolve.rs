@@ -1,8 +1,8 @@
 //! From a request as sent to the request that rules, overrides and counters see.
 
-use super::set::RuleSet;
+use super::set::{ANONYMOUS_TIER, RuleSet};
 use crate::accounts::ResolvedRequest;
-use crate::identity::{Request, Scratch, nat64_to_ipv4};
+use crate::identity::{Id, Request, Scratch, nat64_to_ipv4};
 
 impl RuleSet {
     /// Completes a request by its accounts and normalizes it.
@@ -26,7 +26,18 @@ impl RuleSet {
         if self.has_accounts {
             self.accounts.complete_by_user(&mut resolved);
         }
+        if self.assigns_tiers && resolved.request.tier.is_none() {
+            resolved.tier = self.assigned_tier(&resolved.request);
+            resolved.request.tier = resolved.tier;
+        }
         resolved
+    }
+
+    /// The tier of a request that neither has one nor gets one from an account.
+    fn assigned_tier<'a>(&'a self, request: &Request<'_>) -> Option<Id<'a>> {
+        let is_anonymous = request.user.is_none() && request.api_key.is_none();
+        let tier = if is_anonymous { Some(ANONYMOUS_TIER) } else { self.settings.default_tier.as_deref() };
+        tier.and_then(|tier| Id::parse(tier).ok())
     }
 
     /// Normalizes a request without looking up its accounts.

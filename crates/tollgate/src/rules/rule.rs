@@ -31,10 +31,12 @@ pub struct Rule {
     pub action: Action,
     /// Its limits; empty for `allow` and `block`.
     pub limits: Vec<RuleLimit>,
+    /// What one request is charged.
+    pub cost: RuleCost,
     /// Whether nodes may lease units of busy counters from the shared store.
     pub leases: bool,
-    /// What happens while the counter store is unreachable.
-    pub on_store_failure: OnStoreFailure,
+    /// What happens while the counter store is unreachable; by default as [`RuleSettings`](super::RuleSettings) say.
+    pub on_store_failure: Option<OnStoreFailure>,
     /// The response to refused requests.
     pub response: Response,
     /// Disabled rules are listed but never match.
@@ -106,6 +108,43 @@ pub(crate) fn counter_id(rule: &str, limit: &Limit) -> CounterId {
         hasher.write(part.as_bytes());
     }
     CounterId(hasher.finish128().as_u128())
+}
+
+/// The factor by which a rule multiplies the cost of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleCost {
+    /// A number.
+    Times(u32),
+    /// The value of the descriptor with this name. A value that is missing or not a number counts as 1.
+    Descriptor(Box<str>),
+}
+
+impl Default for RuleCost {
+    fn default() -> Self {
+        RuleCost::Times(1)
+    }
+}
+
+impl RuleCost {
+    /// What the request is charged.
+    pub(super) fn of(&self, request: &Request<'_>) -> u32 {
+        let factor = match self {
+            RuleCost::Times(factor) => *factor,
+            RuleCost::Descriptor(name) => {
+                request.descriptor(name).and_then(|value| value.as_str().parse().ok()).unwrap_or(1)
+            }
+        };
+        request.cost.saturating_mul(factor)
+    }
+}
+
+impl fmt::Display for RuleCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RuleCost::Times(factor) => write!(f, "{factor}"),
+            RuleCost::Descriptor(name) => write!(f, "descriptor:{name}"),
+        }
+    }
 }
 
 named_enum! {

@@ -9,7 +9,7 @@ use super::compiled::CompiledRule;
 use super::index::Index;
 use super::overrides::Overrides;
 use super::plan::CHARGES_MAX;
-use super::rule::{Action, Rule};
+use super::rule::{Action, OnStoreFailure, Rule};
 use crate::accounts::Accounts;
 use crate::counters::CounterId;
 use crate::identity::{Normalization, Seed};
@@ -18,6 +18,26 @@ use crate::penalties::PenaltyPolicy;
 
 /// The default prefix length by which IPv6 addresses are counted.
 pub const IPV6_PREFIX_DEFAULT: u8 = 64;
+
+/// The tier of requests without user, API key and tier.
+pub const ANONYMOUS_TIER: &str = "anonymous";
+
+/// What applies to all rules of a set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleSettings {
+    /// Whether anything is limited or blocked. Otherwise every request is admitted, and nothing is counted.
+    pub enabled: bool,
+    /// What happens while the counter store is unreachable, for rules that do not say so.
+    pub on_store_failure: OnStoreFailure,
+    /// The tier of requests with a user or an API key, but without a tier.
+    pub default_tier: Option<Box<str>>,
+}
+
+impl Default for RuleSettings {
+    fn default() -> Self {
+        RuleSettings { enabled: true, on_store_failure: OnStoreFailure::default(), default_tier: None }
+    }
+}
 
 /// Compiled rules with the overrides and accounts beside them. One request sees one rule set. Cloning is cheap.
 #[derive(Clone, Debug)]
@@ -39,13 +59,16 @@ pub struct RuleSet {
     pub(crate) overrides: Arc<Overrides>,
     pub(super) accounts: Arc<Accounts>,
     pub(super) has_accounts: bool,
-    /// Whether [`RuleSet::resolve`] can change a request. Precomputed, because every request checks it.
+    /// Whether a request cannot be evaluated as it is. Precomputed, because every request checks it.
     pub(super) needs_resolution: bool,
     pub(crate) ipv6_prefix: u8,
     pub(super) nat64: bool,
     /// `None` if it would change nothing.
     pub(super) normalization: Option<Arc<Normalization>>,
     has_built_in_default: bool,
+    pub(super) settings: Arc<RuleSettings>,
+    /// Whether a request without a tier may get one.
+    pub(super) assigns_tiers: bool,
     /// The key of the subject hashes: part of the snapshot, so that one request uses one seed.
     pub(crate) seed: Seed,
 }
@@ -76,7 +99,9 @@ impl RuleSet {
         check_names(&rules)?;
         let (layers, enforced_max) = number_layers(&rules)?;
         let (index, compiled) = compile(&rules);
-        Ok(RuleSet {
+        let names_anonymous =
+            rules.iter().any(|rule| rule.when.tiers.iter().any(|tier| **tier == *ANONYMOUS_TIER));
+        let set = RuleSet {
             counters: Arc::new(by_counter(&rules)),
             tiers: Arc::new(rules.iter().flat_map(|rule| &rule.when.tiers).cloned().collect()),
             rules: rules.into(),
@@ -93,8 +118,30 @@ impl RuleSet {
             nat64: false,
             normalization: None,
             has_built_in_default: false,
+            settings: Arc::default(),
+            assigns_tiers: names_anonymous,
             seed: Seed::random(),
-        })
+        };
+        Ok(set.update_needs_resolution())
+    }
+
+    /// Sets what applies to all rules.
+    #[must_use]
+    pub fn with_settings(self, settings: RuleSettings) -> Self {
+        let assigns_tiers = self.assigns_tiers || settings.default_tier.is_some();
+        RuleSet { settings: Arc::new(settings), assigns_tiers, ..self }.update_needs_resolution()
+    }
+
+    /// What applies to all rules.
+    pub fn settings(&self) -> &RuleSettings {
+        &self.settings
+    }
+
+    /// What happens to a request that the rule at this position limits while the counter store is unreachable. Positions
+    /// beyond the rules are those of overrides.
+    pub fn on_store_failure(&self, position: usize) -> OnStoreFailure {
+        let of_rule = self.rules.get(position).and_then(|rule| rule.on_store_failure);
+        of_rule.unwrap_or(self.settings.on_store_failure)
     }
 
     /// Marks the rule [`DEFAULT_RULE`](super::DEFAULT_RULE) as not configured.
@@ -150,7 +197,9 @@ impl RuleSet {
     }
 
     fn update_needs_resolution(self) -> Self {
-        RuleSet { needs_resolution: self.has_accounts || self.nat64 || self.normalization.is_some(), ..self }
+        let changes_requests = self.has_accounts || self.nat64 || self.normalization.is_some();
+        let needs_resolution = changes_requests || self.assigns_tiers || !self.settings.enabled;
+        RuleSet { needs_resolution, ..self }
     }
 
     pub(crate) fn with_seed(self, seed: Seed) -> Self {

@@ -6,7 +6,7 @@ use tollgate::decision::Answer;
 use tollgate::identity::Scratch;
 use tollgate::{ApiKey, Limiter, MemoryCounters, Request, Span, Timestamp};
 
-use crate::{NOW, admitted, at, by_key, by_user, edit, id, limiter, look, new_key};
+use crate::{NOW, admitted, at, by_key, by_user, edit, id, limiter, look, new_key, per_hour};
 
 fn net(text: &str) -> BlockTarget<'static> {
     let parsed = text.parse().or_else(|_| text.parse().map(|ip: std::net::IpAddr| ip.into()));
@@ -196,4 +196,19 @@ fn unknown_ids_find_nothing() {
     }
     let accounts = rules.accounts();
     assert_eq!((accounts.users(), accounts.keys(), accounts.blocks()), (1, 1, 1));
+}
+
+#[test]
+fn enabled_false_admits_everything() {
+    let limiter = limiter("enabled = false\ndefault_limit = 0\n[[rules]]\nname = \"b\"\naction = \"block\"");
+    edit(&limiter, |editor| {
+        editor.put_user("alice", None, per_hour(0)).unwrap();
+        editor.put_block(BlockTarget::User("alice"), "", None);
+    });
+    let request = by_user("alice");
+    assert!(look(&limiter, &request).reports.is_empty());
+    assert!(limiter.check_now(&request, NOW).admits());
+    let explanation = block_on(limiter.snapshot().explain(&request, NOW));
+    let rules = explanation.rules(&request);
+    assert!(rules.iter().all(|rule| rule.reason.contains("enabled = false")), "{rules:?}");
 }

@@ -3,7 +3,8 @@
 use tollgate::accounts::{AccountLimits, Key};
 use tollgate::counters::conformance::block_on;
 use tollgate::identity::Scratch;
-use tollgate::{ApiKey, Client, Request};
+use tollgate::rules::RuleSettings;
+use tollgate::{ApiKey, Client, Limiter, MemoryCounters, Request, RuleSet};
 
 use crate::{NOW, admitted, at, by_key, by_user, edit, id, known, limiter, look, new_key, per_hour};
 
@@ -171,4 +172,29 @@ fn rules_overrides_and_accounts_change_atomically() {
     assert!(limiter.seed() == seed, "what was counted is found again");
     assert_eq!(admitted(&limiter, &by_user("alice")), 3);
     assert_eq!(admitted(&limiter, &by_user("bob")), 1);
+}
+
+#[test]
+fn requests_without_a_tier_get_the_default_or_anonymous() {
+    let text = format!("{BY_TIER}[[tiers]]\nname = \"anonymous\"\nlimit = 9\nwindow = \"1h\"");
+    let rules = RuleSet::from_toml(&text).unwrap();
+    let settings = RuleSettings { default_tier: Some("pro".into()), ..RuleSettings::default() };
+    let rule_in = |rules: &RuleSet, request: &Request<'_>| {
+        let limiter = Limiter::new(rules.clone(), MemoryCounters::default());
+        edit(&limiter, |editor| editor.put_user("alice", Some("free"), AccountLimits::default()).unwrap());
+        look(&limiter, request).rule_name().map(str::to_owned)
+    };
+    let anonymous = Request { ip: "192.0.2.1".parse().ok(), ..at("/") };
+    let with_default = rules.clone().with_settings(settings);
+    for (request, without, with) in [
+        (by_user("alice"), "tier:free", "tier:free"),
+        (by_user("bob"), "default", "tier:pro"),
+        (by_key("api_key:k1"), "default", "tier:pro"),
+        (Request { tier: id("vip"), ..by_user("bob") }, "tier:vip", "tier:vip"),
+        (anonymous.clone(), "tier:anonymous", "tier:anonymous"),
+        (Request { tier: id("vip"), ..anonymous }, "tier:vip", "tier:vip"),
+    ] {
+        assert_eq!(rule_in(&rules, &request).as_deref(), Some(without), "{request:?}");
+        assert_eq!(rule_in(&with_default, &request).as_deref(), Some(with), "{request:?}");
+    }
 }

@@ -8,16 +8,16 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use proptest::sample::{Index, select, subsequence};
 use tollgate::counters::Effect;
-use tollgate::decision::Answer;
+use tollgate::decision::{Answer, Decision};
 use tollgate::identity::Dimension;
 use tollgate::rules::pattern::Pattern;
-use tollgate::rules::{Action, CHARGES_MAX, Matcher, OnStoreFailure, Response, RuleLimit};
+use tollgate::rules::{Action, CHARGES_MAX, Matcher, Response, RuleCost, RuleLimit};
 use tollgate::{
     Algorithm, Endpoint, Limit, Limiter, MemoryCounters, Method, Request, Rule, RuleSet, Span, Timestamp,
     Window,
 };
 
-use crate::{admitted, asked, blocks, id, limiter, look, request};
+use crate::{NOW, admitted, asked, blocks, id, limiter, look, request};
 
 const PATTERNS: [&str; 8] = ["/*", "/", "/a", "/a/*", "/a/{x}", "/a/b", "/*/b", "/c/d/*"];
 const PATHS: [&str; 7] = ["/", "/a", "/a/b", "/a/c", "/c", "/c/d/e", "/x/b"];
@@ -71,8 +71,9 @@ fn rule() -> impl Strategy<Value = Rule> {
                 per,
                 action,
                 limits: if action.limits() { vec![RuleLimit::new("", limit)] } else { vec![] },
+                cost: RuleCost::default(),
                 leases: true,
-                on_store_failure: OnStoreFailure::Local,
+                on_store_failure: None,
                 response: Response::default(),
                 enabled: enabled.index(8) > 0,
             }
@@ -153,6 +154,47 @@ fn within_maximum<'r>(rules: &[Rule], collected: Vec<(&'r str, Effect)>) -> Vec<
         fits
     };
     collected.into_iter().filter(|(_, effect)| fits(*effect)).collect()
+}
+
+#[test]
+fn rule_cost_multiplies_what_the_rule_charges() {
+    let limiter = limiter(
+        r#"
+        [[rules]]
+        name = "requests"
+        per = ["user"]
+        requests_per_hour = 1_000
+        [[rules]]
+        name = "exports"
+        layer = "exports"
+        when = { endpoints = ["/export"] }
+        per = ["user"]
+        requests_per_hour = 100
+        cost = 10
+        [[rules]]
+        name = "tokens"
+        layer = "tokens"
+        per = ["user"]
+        requests_per_hour = 5_000
+        cost = "descriptor:tokens"
+        "#,
+    );
+    let used = |path: &str, tokens: Option<&str>, cost: u32| {
+        let value = tokens.map(|tokens| (id("tokens").unwrap(), id(tokens).unwrap()));
+        let request = Request { descriptors: value.as_slice(), cost, ..request(path, "alice") };
+        let before = look(&limiter, &Request { cost: 0, ..request.clone() });
+        let after = limiter.check_now(&request, NOW);
+        let left = |decision: &Decision| -> Vec<u32> {
+            decision.reports.iter().map(|report| report.verdict.remaining).collect()
+        };
+        let both = left(&before).into_iter().zip(left(&after));
+        both.map(|(before, after)| before - after).collect::<Vec<u32>>()
+    };
+    assert_eq!(used("/export", Some("250"), 1), [10, 1, 250]);
+    assert_eq!(used("/export", Some("7"), 2), [20, 2, 14], "times the cost of the check");
+    assert_eq!(used("/", None, 1), [1, 1], "a missing descriptor counts as 1");
+    assert_eq!(used("/", Some("many"), 1), [1, 1]);
+    assert_eq!(used("/", Some("5000"), 1), [0, 0], "refused: nothing is charged");
 }
 
 proptest! {

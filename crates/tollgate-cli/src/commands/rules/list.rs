@@ -42,7 +42,7 @@ const COLUMNS: Columns = Columns {
 /// Lists the rules of a file in order of evaluation.
 pub(super) fn list_file(path: &Path, output: &Output) -> Result<Exit, CliError> {
     let file = RuleFile::read(path)?;
-    let rules: Vec<Value> = file.set.rules().iter().map(rule_view).collect();
+    let rules: Vec<Value> = file.set.rules().iter().map(|rule| rule_view(rule, &file.set)).collect();
     Ok(COLUMNS.print("rules", &rules, None, output)?)
 }
 

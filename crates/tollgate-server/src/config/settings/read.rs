@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tollgate::config::values::{boolean, integer, span, text, word};
-use tollgate::config::{TableReader, Value, read_normalization, read_rules};
+use tollgate::config::{TableReader, Value, id, read_normalization, read_rules};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
 use tollgate::identity::Normalization;
-use tollgate::rules::IPV6_PREFIX_DEFAULT;
+use tollgate::rules::{IPV6_PREFIX_DEFAULT, RuleSettings};
 use tollgate::{Algorithm, RuleSet};
 use tollgate_stores::redis::Secret;
 use tracing_subscriber::EnvFilter;
@@ -44,7 +44,8 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     let callers = fields.table("callers", callers::read);
     let log = fields.table("log", read_log).unwrap_or_default();
     let identity = fields.table("identity", read_identity);
-    let Identity { ipv6_prefix, nat64, normalization, rejects_unknown_tiers } = identity.unwrap_or_default();
+    let identity = identity.unwrap_or_default();
+    let rules = rules.map(|rules| identity.apply_to(rules));
     let strict_checks = fields.table("api", |fields| fields.read("strict", boolean).unwrap_or(false));
     let flags = &source.flags;
     Some(Settings {
@@ -58,9 +59,9 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         callers,
         log,
         strict_checks: strict_checks.unwrap_or(false),
-        rejects_unknown_tiers,
-        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64),
-        normalization,
+        rejects_unknown_tiers: identity.rejects_unknown_tiers,
+        rules: rules?,
+        normalization: identity.normalization,
         source,
     })
 }
@@ -72,8 +73,7 @@ pub(super) fn rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     for section in ["server", "counters", "database", "auth", "callers", "log", "api"] {
         fields.skip(section);
     }
-    let Identity { ipv6_prefix, nat64, normalization, .. } = identity;
-    Some(rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64).with_normalization(normalization))
+    Some(identity.apply_to(rules?).with_normalization(identity.normalization))
 }
 
 /// Follows the XDG base directory specification; without a home, a directory below the working directory.
@@ -110,6 +110,7 @@ fn read_server(fields: &mut TableReader<'_, '_>) -> Server {
             header_timeout: fields.read("header_timeout", &timeout).unwrap_or(default.header_timeout),
             body_timeout: fields.read("body_timeout", &timeout).unwrap_or(default.body_timeout),
             idle_timeout: fields.read("idle_timeout", &timeout).unwrap_or(default.idle_timeout),
+            write_timeout: fields.read("write_timeout", &timeout).unwrap_or(default.write_timeout),
             drain_timeout: (fields.read("drain_timeout", duration(Duration::ZERO, hour)))
                 .unwrap_or(default.drain_timeout),
             headers: read_headers(fields).unwrap_or(default.headers),
@@ -344,6 +345,7 @@ struct Identity {
     ipv6_prefix: u8,
     nat64: bool,
     normalization: Normalization,
+    default_tier: Option<Box<str>>,
     rejects_unknown_tiers: bool,
 }
 
@@ -353,8 +355,17 @@ impl Default for Identity {
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
             nat64: false,
             normalization: Normalization::EXACT,
+            default_tier: None,
             rejects_unknown_tiers: false,
         }
+    }
+}
+
+impl Identity {
+    /// Sets everything except the normalization.
+    fn apply_to(&self, rules: RuleSet) -> RuleSet {
+        let settings = RuleSettings { default_tier: self.default_tier.clone(), ..rules.settings().clone() };
+        rules.with_ipv6_prefix(self.ipv6_prefix).with_nat64(self.nat64).with_settings(settings)
     }
 }
 
@@ -363,6 +374,7 @@ fn read_identity(fields: &mut TableReader<'_, '_>) -> Identity {
         ipv6_prefix: fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(IPV6_PREFIX_DEFAULT),
         nat64: fields.read("nat64", boolean).unwrap_or(false),
         normalization: read_normalization(fields),
+        default_tier: fields.read("default_tier", id),
         rejects_unknown_tiers: (fields.read("unknown_tier", word(&[("warn", false), ("reject", true)])))
             .unwrap_or(false),
     }

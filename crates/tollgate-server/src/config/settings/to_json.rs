@@ -23,6 +23,8 @@ impl Settings {
     pub fn to_json(&self) -> Json {
         let server = &self.server;
         without_nulls(json!({
+            "enabled": self.rules.settings().enabled,
+            "on_store_failure": self.rules.settings().on_store_failure.as_str(),
             "server": {
                 "listen": text(self.listen),
                 "data_dir": path(&self.data_dir),
@@ -31,6 +33,7 @@ impl Settings {
                 "header_timeout": duration(server.header_timeout),
                 "body_timeout": duration(server.body_timeout),
                 "idle_timeout": duration(server.idle_timeout),
+                "write_timeout": duration(server.write_timeout),
                 "drain_timeout": duration(server.drain_timeout),
                 "headers": list(server.headers.iter().map(|profile| profile.as_str())),
             },
@@ -110,6 +113,7 @@ fn identity_json(settings: &Settings) -> Json {
     json!({
         "ipv6_prefix": settings.rules.ipv6_prefix(),
         "nat64": settings.rules.nat64(),
+        "default_tier": settings.rules.settings().default_tier.as_deref(),
         "normalize": {
             "user_id": ids.user.as_str(),
             "tenant": ids.tenant.as_str(),

@@ -1,7 +1,7 @@
 //! Rules and tiers as columns: each key of `[[rules]]` or `[[tiers]]` has one, and an absent key is NULL.
 //!
-//! Durations are stored as written: `1s` as text, whole seconds as digits. The short forms of `limits` share one column, a JSON
-//! object.
+//! Durations are stored as written: `1s` as text, whole seconds as digits. The short forms of `limits`, and keys without a
+//! column of their own, share one column, a JSON object.
 
 use serde_json::{Map, Value as Json};
 
@@ -9,11 +9,13 @@ use super::row_reader::RowReader;
 use crate::sql::error::{DatabaseError, ValueError};
 use crate::sql::query::Value;
 
+/// Keys of a rule that have no column of their own.
+const OTHER_RULE_KEYS: [&str; 2] = ["cost", "failure_mode"];
 /// Keys of a rule or tier that replace `limits`.
 const SHORT_FORM: [&str; 5] =
     ["requests_per_second", "requests_per_minute", "requests_per_hour", "requests_per_day", "burst_size"];
 /// Keys that only a tier has in addition.
-const TIER_SHORT_FORM: [&str; 3] = ["limit", "window", "burst"];
+const TIER_SHORT_FORM: [&str; 5] = ["limit", "window", "burst", "on_store_failure", "failure_mode"];
 
 /// The columns of a rule, in the order of its table.
 pub(super) fn of_rule<'a>(name: &'a str, body: &Map<String, Json>) -> Result<Vec<Value<'a>>, DatabaseError> {
@@ -27,7 +29,7 @@ pub(super) fn of_rule<'a>(name: &'a str, body: &Map<String, Json>) -> Result<Vec
         keys.text("layer")?,
         keys.text("algorithm")?,
         keys.json("limits", Json::is_array, "a list")?,
-        keys.collect(SHORT_FORM.iter()),
+        keys.collect(SHORT_FORM.iter().chain(&OTHER_RULE_KEYS)),
         keys.text("action")?,
         keys.duration("max_delay")?,
         keys.text("on_store_failure")?,
@@ -244,7 +246,8 @@ mod tests {
                 "action": "throttle", "max_delay": "1s500ms", "on_store_failure": "closed", "leases": false,
                 "response": {"status": 503, "message": "", "retry_after_floor": 5}, "enabled": false
             }),
-            json!({"per": ["user"], "requests_per_second": 5, "requests_per_day": 10, "burst_size": 7}),
+            json!({"per": ["user"], "limits": [], "cost": "descriptor:tokens"}),
+            json!({"per": ["user"], "cost": 3, "requests_per_second": 5, "requests_per_day": 10, "burst_size": 7}),
             json!({"when": {}, "per": [], "limits": [], "max_delay": 3, "leases": true}),
         ];
         for body in bodies {
