@@ -19,7 +19,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 
 pub(crate) use self::call::Call;
-pub(crate) use self::router::answer;
+pub(crate) use self::router::RestService;
 
 /// A response with its whole body.
 pub(crate) type Response = http::Response<Full<Bytes>>;

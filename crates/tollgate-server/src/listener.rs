@@ -4,10 +4,12 @@
 //! per address (`limits.rs`), and running out of file descriptors neither ends nor spins the accept loop. One thin service and no
 //! layer stands between hyper and the handlers, because every decision pays for it.
 
+mod activity;
 mod connection;
 mod limits;
 mod service;
 mod socket;
+mod unsent;
 
 use std::future::Future;
 use std::io;
@@ -21,7 +23,8 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
-use self::connection::{ConnectionPolicy, Connections, Stage};
+use self::activity::Stage;
+use self::connection::{ConnectionPolicy, Connections};
 use self::limits::{ConnectionLimits, ConnectionPermit};
 pub use self::service::HttpService;
 use crate::config::settings::ServerSettings;

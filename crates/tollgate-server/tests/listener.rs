@@ -49,12 +49,16 @@ type Answering = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
 /// Long enough for a test to act meanwhile.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// Responds with the client's address; slowly or never on request.
+/// More than the socket buffers of both sides hold.
+const LARGE: usize = 32 << 20;
+
+/// Responds with the client's address; slowly, never or with a large body on request.
 fn respond(request: Request<Incoming>, peer: SocketAddr) -> Answering {
     Box::pin(async move {
         match request.uri().path() {
             "/slow" => tokio::time::sleep(SLOW).await,
             "/stuck" => std::future::pending().await,
+            "/large" => return Response::new(Full::from(vec![b'x'; LARGE])),
             _ => {}
         }
         Response::new(Full::from(peer.to_string()))
@@ -188,6 +192,40 @@ async fn idle_http2_connection_is_closed() {
     let took = started.elapsed();
     assert!(!bytes.is_empty(), "the server's settings");
     assert!(took >= Duration::from_millis(550) && took < PATIENCE, "{took:?}");
+}
+
+#[tokio::test]
+async fn client_that_does_not_read_is_disconnected() {
+    let write_timeout = Duration::from_millis(500);
+    let server = start(ServerSettings { write_timeout, ..with_long_timeouts() }).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    eventually(async || server.stats.timed_out.load(Ordering::Relaxed) == 1).await;
+    let mut received = Vec::new();
+    let _ = stream.read_to_end(&mut received).await;
+    assert!(received.len() < LARGE, "{}", received.len());
+}
+
+#[tokio::test]
+async fn slow_reader_gets_the_whole_response() {
+    let write_timeout = Duration::from_secs(3);
+    let server = start(ServerSettings { write_timeout, ..with_long_timeouts() }).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut received = 0;
+    let mut buffer = vec![0; 4 << 20];
+    loop {
+        let read = stream.read(&mut buffer).await.unwrap();
+        if read == 0 {
+            break;
+        }
+        received += read;
+        // In all longer than the write timeout.
+        if received < LARGE / 2 {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+    assert!(received > LARGE, "{received}");
 }
 
 #[tokio::test]

@@ -25,5 +25,6 @@ mod scopes;
 mod shutdown;
 mod slow_clients;
 mod status;
+mod unread_responses;
 mod user_limits;
 mod warnings;

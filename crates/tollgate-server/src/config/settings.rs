@@ -83,6 +83,8 @@ pub struct ServerSettings {
     pub body_timeout: Duration,
     /// Idle connections are closed after this time.
     pub idle_timeout: Duration,
+    /// Connections whose client does not take its responses are closed after this time.
+    pub write_timeout: Duration,
     /// How long requests in flight may take after a shutdown signal.
     pub drain_timeout: Duration,
     /// The families of rate limit headers in responses.
@@ -97,6 +99,7 @@ impl Default for ServerSettings {
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_mins(1),
+            write_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(30),
             headers: vec![HeaderProfile::XRateLimit],
         }

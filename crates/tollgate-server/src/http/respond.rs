@@ -95,6 +95,20 @@ impl ResponseFuture {
         }
     }
 
+    /// Whether the response may be large enough to be declined.
+    pub(super) fn may_be_large(&self) -> bool {
+        matches!(self.outcome, Some(Outcome::Pending(_))) && self.route.is_some_and(Route::may_be_large)
+    }
+
+    /// The response while responses that clients do not read use up the memory for them. Nothing was done yet.
+    pub(super) fn declined(&self) -> Response {
+        let message = "responses that clients have not read use up the memory for them; read the responses on this \
+                       connection, or retry after Retry-After";
+        let error = ApiError::new(Code::ServiceUnavailable, message);
+        self.log(error.code().status(), Some(error.code()));
+        self.finish(error.into_response(self.request_id.as_str()))
+    }
+
     /// Counts the response and adds the headers that every response has.
     fn finish(&self, mut response: Response) -> Response {
         let path = self.route.map_or("other", |route| route.path);

@@ -8,6 +8,7 @@ use http::header;
 use http::request::Parts;
 use hyper::body::Incoming;
 
+use super::Response;
 use super::call::Call;
 use super::error::{ApiError, Code};
 use super::request_id::RequestId;
@@ -15,9 +16,29 @@ use super::respond::{Outcome, ResponseFuture};
 use super::routes::{Route, routes_of};
 use crate::app::{App, Reloadable};
 use crate::auth::{Access, AuthError, Caller};
+use crate::listener::HttpService;
+
+/// The REST API as a service of the listener.
+pub(crate) struct RestService(pub(crate) Arc<App>);
+
+impl HttpService for RestService {
+    type ResponseFuture = ResponseFuture;
+
+    fn respond(&self, request: http::Request<Incoming>, peer: SocketAddr) -> ResponseFuture {
+        answer(&self.0, request, peer)
+    }
+
+    fn may_be_large(response: &ResponseFuture) -> bool {
+        response.may_be_large()
+    }
+
+    fn decline(response: &ResponseFuture) -> Response {
+        response.declined()
+    }
+}
 
 /// Answers one request.
-pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) -> ResponseFuture {
+fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) -> ResponseFuture {
     let request_id = app.request_ids().of(request.headers());
     let routes = routes_of(request.uri().path());
     let route = routes.iter().copied().find(|route| route.takes(request.method()));

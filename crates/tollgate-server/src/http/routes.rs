@@ -47,6 +47,15 @@ impl Route {
         self.method != Method::GET && matches!(self.access, Access::Keyed(_))
     }
 
+    /// Whether a response may be larger than that to a check: lists, documents, metrics.
+    pub(crate) fn may_be_large(&self) -> bool {
+        match self.path {
+            "/healthz" | "/readyz" | "/" | "/docs/" => false,
+            "/v1/rate-limit/explain" | "/v1/rate-limit/batch-check" => true,
+            path => self.method == Method::GET && !path.starts_with("/v1/rate-limit/"),
+        }
+    }
+
     const fn by_check(mut self) -> Self {
         self.by_check = true;
         self

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -22,20 +22,19 @@ use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
 use super::ConnectionStats;
+use super::activity::{Activity, Phase, Shared, Stage};
 use super::service::{ConnectionService, HttpService};
 use super::socket::LingeringSocket;
+use super::unsent;
 use crate::config::settings::ServerSettings;
 
 const HTTP1_BUFFER_BYTES_MAX: usize = 64 * 1024;
 const HTTP2_HEADER_BYTES_MAX: u32 = 16 * 1024;
-const HTTP2_STREAMS_MAX: u32 = 256;
+const HTTP2_STREAMS_MAX: u32 = 100;
 /// Streams that a client may open and reset before they are accepted (rapid reset, CVE-2023-44487).
 const HTTP2_RESETS_MAX: usize = 20;
 /// Streams that a client may make the server reset (`MadeYouReset`, CVE-2025-8671).
 const HTTP2_FAULTS_MAX: usize = 256;
-/// Bytes that a client may send without a request in flight: pings, settings, the rest of a refused body. More than the
-/// connection window (1 MiB).
-const HTTP2_IDLE_BYTES_MAX: u32 = 2 * 1024 * 1024;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -44,6 +43,13 @@ const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 const DRAIN_LINGER: Duration = Duration::from_millis(300);
 /// How long a client that is still sending may take to read the last response.
 const CLOSE_LINGER: Duration = Duration::from_secs(2);
+
+/// What a client must take of its responses per `write_timeout`: less is no progress.
+const PROGRESS_BYTES_MIN: usize = 16 * 1024;
+/// How often it is looked whether a client takes its responses.
+const STALL_CHECK_EVERY: Duration = Duration::from_secs(1);
+/// The write timeout while many responses wait.
+const SCARCE_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves all connections.
 pub(super) struct Connections<S> {
@@ -56,38 +62,10 @@ pub(super) struct Connections<S> {
 pub(super) struct ConnectionPolicy {
     header_timeout: Duration,
     idle_timeout: Duration,
-    stage: Arc<CurrentStage>,
+    write_timeout: Duration,
+    shared: Arc<Shared>,
     stage_changed: Notify,
     pub(super) stats: Arc<ConnectionStats>,
-}
-
-/// The lifecycle stage of the service.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// Serving.
-    Running,
-    /// Finishing requests in flight.
-    Draining,
-    /// Closing connections at once.
-    Aborting,
-}
-
-/// The current stage, shared by all connections.
-#[derive(Debug, Default)]
-struct CurrentStage(AtomicU8);
-
-impl CurrentStage {
-    fn enter(&self, stage: Stage) {
-        self.0.store(stage as u8, Ordering::SeqCst);
-    }
-
-    fn get(&self) -> Stage {
-        match self.0.load(Ordering::SeqCst) {
-            0 => Stage::Running,
-            1 => Stage::Draining,
-            _ => Stage::Aborting,
-        }
-    }
 }
 
 impl<S: HttpService> Connections<S> {
@@ -95,7 +73,8 @@ impl<S: HttpService> Connections<S> {
         let policy = ConnectionPolicy {
             header_timeout: settings.header_timeout,
             idle_timeout: settings.idle_timeout,
-            stage: Arc::default(),
+            write_timeout: settings.write_timeout,
+            shared: Arc::default(),
             stage_changed: Notify::new(),
             stats,
         };
@@ -104,7 +83,7 @@ impl<S: HttpService> Connections<S> {
 
     /// Serves one connection to its end.
     pub(super) async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
-        let activity = Arc::new(Activity { stage: Arc::clone(&self.policy.stage), ..Activity::default() });
+        let activity = Activity::new(&self.policy.shared);
         let io = TokioIo::new(LingeringSocket::new(stream, Arc::clone(&activity)));
         let service =
             ConnectionService { service: Arc::clone(&self.service), peer, activity: Arc::clone(&activity) };
@@ -113,6 +92,7 @@ impl<S: HttpService> Connections<S> {
         let mut timer = pin!(tokio::time::sleep_until(watch.deadline()));
         let mut changed = pin!(self.policy.stage_changed.notified());
         let end = std::future::poll_fn(|cx| {
+            activity.begin_turn();
             loop {
                 if let Poll::Ready(result) = connection.as_mut().poll(cx) {
                     return Poll::Ready(End::Closed(result.err()));
@@ -131,7 +111,7 @@ impl<S: HttpService> Connections<S> {
 impl ConnectionPolicy {
     /// Enters a stage and wakes every connection.
     pub(super) fn enter(&self, stage: Stage) {
-        self.stage.enter(stage);
+        self.shared.enter(stage);
         self.stage_changed.notify_waiters();
     }
 
@@ -144,6 +124,10 @@ impl ConnectionPolicy {
             End::Flooded => {
                 self.stats.timed_out.fetch_add(1, Ordering::Relaxed);
                 debug!(%peer, "connection closed: too many bytes without a request");
+            }
+            End::Unread(bytes) => {
+                self.stats.timed_out.fetch_add(1, Ordering::Relaxed);
+                debug!(%peer, bytes, "connection closed: the client does not read its responses");
             }
             End::Closed(Some(error)) => debug!(%peer, ?error, "connection failed"),
             End::Closed(None) | End::Aborted => {}
@@ -178,110 +162,9 @@ enum End {
     Closed(Option<Box<dyn std::error::Error + Send + Sync>>),
     TimedOut(Phase),
     Flooded,
+    /// Responses that the client did not take.
+    Unread(usize),
     Aborted,
-}
-
-/// What reading and serving record. Each field is written by one side and read by [`Watch`]; they are independent, so a
-/// value seen late is seen at the next step.
-#[derive(Debug, Default)]
-pub(super) struct Activity {
-    in_flight: AtomicU32,
-    /// Requests so far; distinguishes two idle periods.
-    requests: AtomicU32,
-    /// Whether bytes arrived since the last request began.
-    reading: AtomicBool,
-    http2: AtomicBool,
-    /// Bytes received on HTTP/2 with no request in flight, since the last one.
-    idle_bytes: AtomicU32,
-    /// Whether the last response is sent and the client may still be sending.
-    closing: AtomicBool,
-    stage: Arc<CurrentStage>,
-}
-
-impl Activity {
-    /// A request began. It ends with its response; the time to read that counts towards the idle timeout.
-    pub(super) fn begin(self: &Arc<Self>, http2: bool) -> InFlight {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        self.reading.store(false, Ordering::Relaxed);
-        if http2 {
-            self.http2.store(true, Ordering::Relaxed);
-            self.idle_bytes.store(0, Ordering::Relaxed);
-        }
-        InFlight(Arc::clone(self))
-    }
-
-    pub(super) fn read(&self, bytes: &[u8]) {
-        if !self.reading.load(Ordering::Relaxed) && !bytes.is_empty() {
-            self.reading.store(true, Ordering::Relaxed);
-            // An HTTP/2 connection may be opened ahead of its first request.
-            if self.requests.load(Ordering::Relaxed) == 0 && bytes.starts_with(b"PRI * HTTP/2") {
-                self.http2.store(true, Ordering::Relaxed);
-            }
-        }
-        if self.http2.load(Ordering::Relaxed) && self.in_flight.load(Ordering::Relaxed) == 0 {
-            let count = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            self.idle_bytes.fetch_add(count, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether the client may still be sending bytes that will not be read, so that closing would lose the response.
-    pub(super) fn needs_linger(&self) -> bool {
-        let lingers = self.reading.load(Ordering::Relaxed)
-            && !self.http2.load(Ordering::Relaxed)
-            && self.stage.get() == Stage::Running;
-        if lingers {
-            self.closing.store(true, Ordering::Relaxed);
-        }
-        lingers
-    }
-
-    fn is_flooded(&self) -> bool {
-        self.idle_bytes.load(Ordering::Relaxed) > HTTP2_IDLE_BYTES_MAX
-    }
-
-    fn phase(&self) -> Phase {
-        if self.closing.load(Ordering::Relaxed) {
-            return Phase::Closing;
-        }
-        let begun = self.reading.load(Ordering::Relaxed) || self.requests.load(Ordering::Relaxed) == 0;
-        if self.in_flight.load(Ordering::Relaxed) > 0 {
-            Phase::Serving
-        } else if begun && !self.http2.load(Ordering::Relaxed) {
-            Phase::Reading
-        } else {
-            Phase::Idle
-        }
-    }
-}
-
-/// A request in flight, until dropped.
-pub(super) struct InFlight(Arc<Activity>);
-
-impl InFlight {
-    /// Whether this is the last request on its connection.
-    pub(super) fn is_last(&self) -> bool {
-        self.0.stage.get() != Stage::Running && !self.0.http2.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// What a connection is waiting for.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Phase {
-    /// For the head of the first request, or of one that has begun.
-    Reading,
-    /// For a response.
-    Serving,
-    /// For another request. On HTTP/2 regardless of what is read, because of pings.
-    Idle,
-    /// For the client to read the last response.
-    Closing,
 }
 
 /// What to do with a connection on which hyper cannot make progress.
@@ -298,11 +181,24 @@ struct Watch<'c> {
     phase: Phase,
     requests: u32,
     since: Instant,
+    /// Set while the client has not taken all responses.
+    stall: Option<Stall>,
+    /// This connection's parts of the totals.
+    reported: usize,
+    streams: usize,
     stage: Stage,
     /// When to finish the connection, once draining.
     finish_at: Option<Instant>,
     /// Whether a change of stage wakes this task. Registered once per stage, not at each request.
     listening: bool,
+}
+
+/// Responses that wait for the client.
+struct Stall {
+    /// Since when the client took too little.
+    since: Instant,
+    sent: usize,
+    check_at: Instant,
 }
 
 impl<'c> Watch<'c> {
@@ -313,6 +209,9 @@ impl<'c> Watch<'c> {
             phase: Phase::Reading,
             requests: 0,
             since: Instant::now(),
+            stall: None,
+            reported: 0,
+            streams: 0,
             stage: Stage::Running,
             finish_at: None,
             listening: false,
@@ -326,7 +225,8 @@ impl<'c> Watch<'c> {
             Phase::Serving | Phase::Idle => self.since + self.policy.idle_timeout,
             Phase::Closing => self.since + CLOSE_LINGER,
         };
-        self.finish_at.map_or(patience, |finish_at| finish_at.min(patience))
+        let check_at = self.stall.as_ref().map(|stall| stall.check_at);
+        [self.finish_at, check_at].into_iter().flatten().fold(patience, Instant::min)
     }
 
     fn step(
@@ -343,6 +243,10 @@ impl<'c> Watch<'c> {
             return Step::End(End::Flooded);
         }
         self.follow_phase();
+        self.follow_unsent();
+        if unsent::is_excessive(self.activity.unsent(), self.policy.shared.unsent.get()) {
+            return Step::End(End::Unread(self.activity.unsent()));
+        }
         if self.deadline() < timer.deadline() {
             timer.as_mut().reset(self.deadline());
         }
@@ -351,6 +255,9 @@ impl<'c> Watch<'c> {
             if self.finish_at.take_if(|finish_at| *finish_at <= now).is_some() {
                 timer.as_mut().reset(self.deadline());
                 return Step::Finish;
+            }
+            if self.has_stalled(now) {
+                return Step::End(End::Unread(self.activity.unsent()));
             }
             if self.phase == Phase::Serving {
                 self.since = now; // a slow response is not the client's fault
@@ -369,13 +276,12 @@ impl<'c> Watch<'c> {
             if !self.listening {
                 self.listening = changed.as_mut().poll(cx).is_pending();
             }
-            let stage = self.policy.stage.get();
+            let stage = self.policy.shared.stage();
             if self.listening && stage == self.stage {
                 return;
             }
             if stage != self.stage && stage == Stage::Draining {
-                let http2 = self.activity.http2.load(Ordering::Relaxed);
-                let linger = if http2 { Duration::ZERO } else { DRAIN_LINGER };
+                let linger = if self.activity.is_http2() { Duration::ZERO } else { DRAIN_LINGER };
                 self.finish_at = Some(Instant::now() + linger);
             }
             self.stage = stage;
@@ -385,9 +291,46 @@ impl<'c> Watch<'c> {
     }
 
     fn follow_phase(&mut self) {
-        let (phase, requests) = (self.activity.phase(), self.activity.requests.load(Ordering::Relaxed));
+        let (phase, requests) = (self.activity.phase(), self.activity.requests());
         if (phase, requests) != (self.phase, self.requests) {
             (self.phase, self.requests, self.since) = (phase, requests, Instant::now());
         }
+    }
+
+    /// Reports what waits to the total, and notes since when the client takes too little of it.
+    fn follow_unsent(&mut self) {
+        let (shared, unsent) = (&self.policy.shared, self.activity.unsent());
+        shared.unsent.report(&mut self.reported, self.activity.unreported());
+        shared.streams.report(&mut self.streams, self.activity.streams());
+        let sent = self.activity.sent();
+        if unsent == 0 {
+            self.stall = None;
+        } else if self.stall.as_ref().is_none_or(|stall| sent.wrapping_sub(stall.sent) >= PROGRESS_BYTES_MIN)
+        {
+            let since = Instant::now();
+            self.stall = Some(Stall { since, sent, check_at: since + self.stall_check_after() });
+        }
+    }
+
+    fn stall_check_after(&self) -> Duration {
+        STALL_CHECK_EVERY.min(self.policy.write_timeout)
+    }
+
+    /// Whether the client took too little for too long.
+    fn has_stalled(&mut self, now: Instant) -> bool {
+        let (policy, after) = (self.policy, self.stall_check_after());
+        let Some(stall) = self.stall.as_mut().filter(|stall| stall.check_at <= now) else { return false };
+        stall.check_at = now + after;
+        let is_scarce = unsent::is_scarce(policy.shared.unsent.get());
+        let timeout = if is_scarce { SCARCE_WRITE_TIMEOUT } else { policy.write_timeout };
+        now >= stall.since + timeout.min(policy.write_timeout)
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.activity.end();
+        self.policy.shared.unsent.report(&mut self.reported, 0);
+        self.policy.shared.streams.report(&mut self.streams, 0);
     }
 }

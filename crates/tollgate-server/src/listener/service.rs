@@ -11,11 +11,12 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, HeaderValue};
-use http::{Request, Response, Version};
+use http::{Request, Response, StatusCode, Version};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 
-use super::connection::{Activity, InFlight};
+use super::activity::{Activity, InFlight};
+use super::unsent::ResponseBody;
 
 /// Responds to requests.
 pub trait HttpService: Send + Sync + 'static {
@@ -24,6 +25,18 @@ pub trait HttpService: Send + Sync + 'static {
 
     /// Responds to a request from this address.
     fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Self::ResponseFuture;
+
+    /// Whether the response may be so large that it is declined while too many responses wait for their clients.
+    fn may_be_large(_: &Self::ResponseFuture) -> bool {
+        false
+    }
+
+    /// The small response in place of one that is declined before it is begun.
+    fn decline(_: &Self::ResponseFuture) -> Response<Full<Bytes>> {
+        let mut response = Response::default();
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        response
+    }
 }
 
 impl<S, F> HttpService for S
@@ -46,32 +59,51 @@ pub(super) struct ConnectionService<S> {
 }
 
 impl<S: HttpService> hyper::service::Service<Request<Incoming>> for ConnectionService<S> {
-    type Response = Response<Full<Bytes>>;
+    type Response = Response<ResponseBody>;
     type Error = Infallible;
-    type Future = ResponseFuture<S::ResponseFuture>;
+    type Future = ResponseFuture<S>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let in_flight = self.activity.begin(request.version() == Version::HTTP_2);
-        ResponseFuture { response: self.service.respond(request, self.peer), in_flight: Some(in_flight) }
+        let response = self.service.respond(request, self.peer);
+        ResponseFuture { response, in_flight: Some(in_flight), is_begun: false }
     }
 }
 
 /// A response in progress.
-pub(super) struct ResponseFuture<F> {
-    response: F,
+pub(super) struct ResponseFuture<S: HttpService> {
+    response: S::ResponseFuture,
     in_flight: Option<InFlight>,
+    is_begun: bool,
 }
 
-impl<F: Future<Output = Response<Full<Bytes>>> + Unpin> Future for ResponseFuture<F> {
-    type Output = Result<Response<Full<Bytes>>, Infallible>;
+impl<S: HttpService> ResponseFuture<S> {
+    /// Decided at the first poll, when the requests before this one have their responses.
+    fn declined(&mut self) -> Option<Response<Full<Bytes>>> {
+        let is_first = !std::mem::replace(&mut self.is_begun, true);
+        let activity = self.in_flight.as_ref().filter(|_| is_first && S::may_be_large(&self.response))?;
+        (!activity.activity().admits_large()).then(|| S::decline(&self.response))
+    }
+}
+
+impl<S: HttpService> Future for ResponseFuture<S> {
+    type Output = Result<Response<ResponseBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut response = ready!(Pin::new(&mut self.response).poll(cx));
+        let mut response = match self.declined() {
+            Some(response) => response,
+            None => ready!(Pin::new(&mut self.response).poll(cx)),
+        };
+        // Taken, because a future is not polled again after its end.
+        let Some(in_flight) = self.in_flight.take() else { return Poll::Pending };
         // HTTP/1 announces the end of the connection in the last response; HTTP/2 has GOAWAY.
-        if self.in_flight.as_ref().is_some_and(InFlight::is_last) {
+        if in_flight.is_last() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        self.in_flight = None;
-        Poll::Ready(Ok(response))
+        let mut bytes = Bytes::new();
+        if let Poll::Ready(Some(Ok(frame))) = Pin::new(response.body_mut()).poll_frame(cx) {
+            bytes = frame.into_data().unwrap_or_default();
+        }
+        Poll::Ready(Ok(response.map(|_| ResponseBody::new(bytes, in_flight.activity()))))
     }
 }

@@ -3,19 +3,23 @@
 //! Closing a socket with unread bytes resets the connection, and the client may lose a response that it has not read yet, such as
 //! 413 or 431. If the client may still be sending, the write half is closed first and incoming bytes are discarded, up to a bound.
 
+use std::future::Future;
 use std::io;
 use std::mem::MaybeUninit;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::connection::Activity;
+use super::activity::Activity;
 
 /// Discarded at most.
 const DISCARD_BYTES_MAX: usize = 1024 * 1024;
+
+/// Read at a time while many requests are in flight: a handful of HTTP/2 requests.
+const TURN_BYTES_MAX: usize = 128;
 
 /// The socket of one connection.
 pub(super) struct LingeringSocket {
@@ -23,11 +27,42 @@ pub(super) struct LingeringSocket {
     activity: Arc<Activity>,
     /// Bytes that may still be discarded, once the write half is closed.
     discarding: Option<usize>,
+    /// Whether a read was put off until the client takes what was written.
+    read_waits: bool,
 }
 
 impl LingeringSocket {
     pub(super) fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
-        LingeringSocket { stream, activity, discarding: None }
+        LingeringSocket { stream, activity, discarding: None, read_waits: false }
+    }
+
+    /// Reads a little, then lets other tasks run: what was read begins requests.
+    fn poll_read_in_turn(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.activity.had_its_turn() {
+            // Unlike waking itself, this lets all tasks run that are ready now.
+            let _ = pin!(tokio::task::yield_now()).poll(cx);
+            return Poll::Pending;
+        }
+        let mut bytes = [0; TURN_BYTES_MAX];
+        let wanted = buf.remaining().min(TURN_BYTES_MAX);
+        let mut part = ReadBuf::new(&mut bytes[..wanted]);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part))?;
+        self.activity.read(part.filled());
+        buf.put_slice(part.filled());
+        self.activity.end_turn();
+        Poll::Ready(Ok(()))
+    }
+
+    fn record_write(&mut self, offered: usize, result: &Poll<io::Result<usize>>, cx: &Context<'_>) {
+        match result {
+            Poll::Pending => self.activity.block(offered),
+            Poll::Ready(Ok(written)) => {
+                if self.activity.unblock(*written) && std::mem::take(&mut self.read_waits) {
+                    cx.waker().wake_by_ref();
+                }
+            }
+            Poll::Ready(Err(_)) => {}
+        }
     }
 
     /// Ready when the client has stopped sending, or the bound is reached.
@@ -52,6 +87,14 @@ impl AsyncRead for LingeringSocket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // A client that does not read its responses gets no further requests served.
+        if self.activity.is_blocked() {
+            self.read_waits = true;
+            return Poll::Pending;
+        }
+        if self.activity.must_take_turns() {
+            return self.poll_read_in_turn(cx, buf);
+        }
         let before = buf.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(cx, buf);
         self.activity.read(&buf.filled()[before..]);
@@ -61,7 +104,9 @@ impl AsyncRead for LingeringSocket {
 
 impl AsyncWrite for LingeringSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.record_write(bytes.len(), &result, cx);
+        result
     }
 
     fn poll_write_vectored(
@@ -69,7 +114,9 @@ impl AsyncWrite for LingeringSocket {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let result = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.record_write(slices.iter().map(|slice| slice.len()).sum(), &result, cx);
+        result
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -28,6 +28,7 @@ use crate::config::settings::{CounterSettings, Settings};
 use crate::config::sync;
 use crate::fleet::membership;
 use crate::fleet::reconcile;
+use crate::http::RestService;
 use crate::listener::{self, ConnectionStats};
 use crate::runtime::clock::Clock;
 use crate::runtime::data_dir::{AdminKey, DataDir, DataDirError};
@@ -139,11 +140,7 @@ async fn serve_until(
         info!("shutting down: finishing requests in flight");
         app.start_draining();
     };
-    let service = {
-        let app = Arc::clone(&app);
-        move |request, peer| crate::http::answer(&app, request, peer)
-    };
-    let drained = listener::run(listener, service, &server, stats, end).await;
+    let drained = listener::run(listener, RestService(Arc::clone(&app)), &server, stats, end).await;
     app.batches().drain(server.drain_timeout.saturating_sub(drained.took)).await;
     drop(tasks);
     close(&app, data_dir).await

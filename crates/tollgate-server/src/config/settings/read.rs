@@ -111,6 +111,7 @@ fn read_server(fields: &mut TableReader<'_, '_>) -> Server {
             header_timeout: fields.read("header_timeout", &timeout).unwrap_or(default.header_timeout),
             body_timeout: fields.read("body_timeout", &timeout).unwrap_or(default.body_timeout),
             idle_timeout: fields.read("idle_timeout", &timeout).unwrap_or(default.idle_timeout),
+            write_timeout: fields.read("write_timeout", &timeout).unwrap_or(default.write_timeout),
             drain_timeout: (fields.read("drain_timeout", duration(Duration::ZERO, hour)))
                 .unwrap_or(default.drain_timeout),
             headers: read_headers(fields).unwrap_or(default.headers),

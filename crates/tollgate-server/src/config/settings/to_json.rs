@@ -33,6 +33,7 @@ impl Settings {
                 "header_timeout": duration(server.header_timeout),
                 "body_timeout": duration(server.body_timeout),
                 "idle_timeout": duration(server.idle_timeout),
+                "write_timeout": duration(server.write_timeout),
                 "drain_timeout": duration(server.drain_timeout),
                 "headers": list(server.headers.iter().map(|profile| profile.as_str())),
             },

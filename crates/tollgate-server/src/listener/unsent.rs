@@ -1,0 +1,152 @@
+//! Responses that the client has not taken: bounded per connection and in total.
+//!
+//! A client can stop reading (a full TCP window, or an HTTP/2 window of 0) while it sends more requests, so each response would
+//! stay in memory. The total is updated when a connection's task pauses, not per response: a response that is sent at once costs
+//! the shared counter nothing.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use hyper::body::{Body, Frame, SizeHint};
+
+use super::activity::Activity;
+
+/// What a response that waits on HTTP/2 needs besides its body: a task, a stream, the headers.
+const STREAM_BYTES: usize = 4 * 1024;
+/// Responses up to this size, such as those to checks, are added to the total only when their connection pauses.
+const SMALL_BYTES_MAX: usize = 4 * 1024;
+/// What waits on one connection when large responses are declined.
+const CONNECTION_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// What waits on all connections when large responses are declined.
+const TOTAL_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What may wait on one connection while the total is exceeded.
+const SHARE_BYTES_MAX: usize = 16 * 1024;
+/// Passed to hyper at once, which copies it or queues it whole.
+const CHUNK_BYTES_MAX: usize = 32 * 1024;
+
+/// Whether a large response may be generated, given what waits on its connection and in total.
+pub(super) fn admits_large(connection: usize, total: usize) -> bool {
+    connection < CONNECTION_BYTES_MAX && total < TOTAL_BYTES_MAX
+}
+
+/// Whether connections that take no responses must go soon.
+pub(super) fn is_scarce(total: usize) -> bool {
+    total > TOTAL_BYTES_MAX / 2
+}
+
+/// Whether a connection holds so much that it must go at once. A single response may exceed the total.
+pub(super) fn is_excessive(connection: usize, total: usize) -> bool {
+    connection > SHARE_BYTES_MAX && total.saturating_sub(connection) > TOTAL_BYTES_MAX
+}
+
+/// A sum over all connections, each of which reports its part when its task pauses.
+#[derive(Debug, Default)]
+pub(super) struct Total(AtomicUsize);
+
+impl Total {
+    pub(super) fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn subtract(&self, bytes: usize) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Replaces the part that a connection reported before.
+    pub(super) fn report(&self, part: &mut usize, now: usize) {
+        if *part != now {
+            self.add(now);
+            self.subtract(*part);
+            *part = now;
+        }
+    }
+}
+
+/// The body of a response, counted until it is sent.
+pub(super) struct ResponseBody {
+    rest: Bytes,
+    held: Held,
+}
+
+impl ResponseBody {
+    pub(super) fn new(body: Bytes, activity: &Arc<Activity>) -> Self {
+        let stream = if activity.is_http2() { STREAM_BYTES } else { 0 };
+        let (bytes, is_large) = (body.len() + stream, body.len() > SMALL_BYTES_MAX);
+        activity.hold(bytes, is_large);
+        ResponseBody { rest: body, held: Held { activity: Arc::clone(activity), bytes, is_large } }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Chunk;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Chunk>, Infallible>>> {
+        if self.rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        let bytes = if self.rest.len() > CHUNK_BYTES_MAX {
+            self.rest.split_to(CHUNK_BYTES_MAX)
+        } else {
+            std::mem::take(&mut self.rest)
+        };
+        // All chunks share the memory of the body, and the last one is sent last: it holds everything.
+        let held = if self.rest.is_empty() { std::mem::take(&mut self.held.bytes) } else { 0 };
+        let activity = Arc::clone(&self.held.activity);
+        let held = Held { activity, bytes: held, is_large: self.held.is_large };
+        Poll::Ready(Some(Ok(Frame::data(Chunk { bytes, held }))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+/// Part of a body.
+pub(super) struct Chunk {
+    bytes: Bytes,
+    held: Held,
+}
+
+impl Buf for Chunk {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        self.held.activity.record_sent(count);
+    }
+}
+
+/// Memory of a response, counted until dropped.
+struct Held {
+    activity: Arc<Activity>,
+    bytes: usize,
+    is_large: bool,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.activity.release(self.bytes, self.is_large);
+    }
+}
