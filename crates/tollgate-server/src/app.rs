@@ -8,6 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
+use tollgate::rules::{OnStoreFailure, RuleSettings};
 use tollgate::{Limiter, RuleSet, Seed, Timestamp};
 use tollgate_stores::counters::{Counters, StoreState};
 
@@ -18,6 +19,7 @@ use crate::auth::caller_limits::CallerLimiter;
 use crate::auth::throttle::AuthThrottle;
 use crate::auth::{AuthParts, Authenticator, Caller};
 use crate::check::batch::BatchQueue;
+use crate::check::error::CheckError;
 use crate::check::idempotency::IdempotencyStore;
 use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
@@ -203,16 +205,30 @@ impl App {
     }
 
     /// Decides the checks of one caller with the rules in force now.
-    pub(crate) fn checker<'a>(&'a self, caller: &'a Caller, settings: &Reloadable) -> Checker<'a> {
-        Checker {
-            snapshot: self.limiter.snapshot(),
+    /// Without a configuration they are decided only under `on_store_failure = "open"`, or if limiting is switched off.
+    ///
+    /// # Errors
+    /// While the configured database was never read.
+    pub(crate) fn checker<'a>(
+        &'a self,
+        caller: &'a Caller,
+        settings: &Reloadable,
+    ) -> Result<Checker<'a>, CheckError> {
+        let (snapshot, is_unread) = (self.limiter.snapshot(), self.config_sync.is_unread());
+        let RuleSettings { enabled, on_store_failure, .. } = *snapshot.rules().settings();
+        if is_unread && enabled && on_store_failure != OnStoreFailure::Open {
+            return Err(CheckError::ConfigurationUnread);
+        }
+        Ok(Checker {
+            snapshot,
+            is_unread,
             metrics: self.metrics(),
             key_secret: self.config_sync.has_keys().then(|| self.config_sync.secret()),
             caller,
             overrides: settings.overrides,
             rejects_unknown_tiers: settings.rejects_unknown_tiers,
             now: self.now(),
-        }
+        })
     }
 
     pub(crate) fn idempotency(&self) -> &IdempotencyStore {

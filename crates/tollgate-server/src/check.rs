@@ -55,6 +55,8 @@ enum KeyLookup {
 /// Decides the checks of one API request: all of them see the same rules, accounts, settings and instant.
 pub(crate) struct Checker<'a> {
     pub(crate) snapshot: LimiterSnapshot<'a, Counters, Records>,
+    /// Whether the configured database was never read: blocks, keys and rules may be missing.
+    pub(crate) is_unread: bool,
     pub(crate) metrics: &'a Metrics,
     /// Verifies the API keys of clients; absent until accounts have been loaded, and every key is opaque until then.
     pub(crate) key_secret: Option<&'a KeySecret>,
@@ -73,7 +75,7 @@ impl Checker<'_> {
         warnings: &mut Warnings,
     ) -> Result<Decision, CheckError> {
         let resolved = self.resolve(request, warnings)?;
-        require_available(self.snapshot.check(&resolved.request(), self.now).await)
+        self.require_available(self.snapshot.check(&resolved.request(), self.now).await)
     }
 
     /// Decides one check without charging it.
@@ -84,7 +86,7 @@ impl Checker<'_> {
     ) -> Result<Decision, CheckError> {
         let resolved = self.resolve(request, warnings)?;
         self.warn_of_account_tier(&resolved.request(), warnings);
-        require_available(self.snapshot.peek(&resolved.request(), self.now).await)
+        self.require_available(self.snapshot.peek(&resolved.request(), self.now).await)
     }
 
     /// Decides a resolved request without charging it, and reports what every rule contributed.
@@ -255,6 +257,16 @@ impl Checker<'_> {
         }
     }
 
+    /// A decision that no counter and no fallback could make is an error in every protocol.
+    fn require_available(&self, mut decision: Decision) -> Result<Decision, CheckError> {
+        decision.degraded |= self.is_unread;
+        match decision.answer {
+            Answer::Unavailable if decision.misconfigured => Err(StoreError::Misconfigured.into()),
+            Answer::Unavailable => Err(StoreError::Unreachable.into()),
+            _ => Ok(decision),
+        }
+    }
+
     /// The rules in force for this API request.
     pub(crate) fn rules(&self) -> &RuleSet {
         self.snapshot.rules()
@@ -264,13 +276,4 @@ impl Checker<'_> {
 /// Why a tier is rejected if `identity.unknown_tier` is `reject`.
 pub(crate) fn unknown_tier(tier: &str) -> String {
     format!("no rule names the tier {tier:?}, and identity.unknown_tier is \"reject\"")
-}
-
-/// A decision that no counter and no fallback could make is an error in every protocol.
-fn require_available(decision: Decision) -> Result<Decision, CheckError> {
-    match decision.answer {
-        Answer::Unavailable if decision.misconfigured => Err(StoreError::Misconfigured.into()),
-        Answer::Unavailable => Err(StoreError::Unreachable.into()),
-        _ => Ok(decision),
-    }
 }

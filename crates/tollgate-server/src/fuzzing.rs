@@ -26,6 +26,7 @@ pub fn check_body(body: &[u8]) -> bool {
     let mut warnings = Warnings::default();
     let Ok(check) = CheckBody::parse(body, false, &mut warnings) else { return false };
     let checker = Checker {
+        is_unread: false,
         snapshot: LIMITER.snapshot(),
         metrics: &LIMITER.records().metrics,
         key_secret: None,

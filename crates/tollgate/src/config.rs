@@ -1,6 +1,7 @@
 //! Configuration parsing: TOML or JSON to validated rules. All errors are reported at once, with line and key.
 
 pub mod document;
+mod flat_names;
 mod json;
 mod limits;
 mod normalization;
@@ -12,6 +13,7 @@ pub mod values;
 use hashbrown::HashSet;
 
 pub use self::document::{Document, LocatedValue, Origin, Problem, Problems, TableReader, Value};
+pub use self::flat_names::{flat_name_warnings, flat_rule_warnings, has_flat_names};
 pub use self::normalization::read_normalization;
 pub use self::rule::{id, network, read as read_rule};
 pub use self::short_forms::{read_limit_and_window, read_tier};

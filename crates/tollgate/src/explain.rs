@@ -54,10 +54,18 @@ impl Explanation {
     }
 
     /// When the request is admitted, if no other request comes; `None` if never.
+    ///
+    /// Exact for counters on the caller's clock. Shared counters report the [wait](Self::wait) as of their own decision,
+    /// which is later than [`Decision::now`].
     pub fn next_allowed_at(&self) -> Option<Timestamp> {
+        Some(self.decision.now + self.wait()?)
+    }
+
+    /// How long until the request is admitted, if no other request comes; `None` if never.
+    pub fn wait(&self) -> Option<Span> {
         let decision = &self.decision;
         if decision.admits() {
-            return Some(decision.now);
+            return Some(Span::ZERO);
         }
         decision.retry_after()?;
         // Not `retry_after` itself, which a rule's `retry_after_floor` may have raised.
@@ -69,7 +77,7 @@ impl Explanation {
                 Outcome::Admit { .. } => {}
             }
         }
-        Some(decision.now + wait)
+        Some(wait)
     }
 
     /// The request, completed from its account and normalized.

@@ -26,6 +26,15 @@ pub(crate) struct Columns {
     pub(crate) row: fn(&Value) -> Vec<Cell>,
 }
 
+/// Items of a server.
+struct Listed {
+    items: Vec<Value>,
+    /// The cursor behind the items, if there are more.
+    next: Option<String>,
+    /// Whether the server cannot reach its database and listed what it has in memory.
+    is_stale: bool,
+}
+
 /// A request for a list.
 pub(crate) struct ListQuery<'a> {
     /// The field of the response that holds the items; also used in messages.
@@ -44,11 +53,15 @@ impl Columns {
         next: Option<&str>,
         output: &Output,
     ) -> io::Result<Exit> {
+        self.print_body(name, items, json!({ name: items, "next": next }), output)
+    }
+
+    fn print_body(&self, name: &str, items: &[Value], body: Value, output: &Output) -> io::Result<Exit> {
         if items.is_empty() && !output.json() {
             output.note(&format!("no {name}"));
             return Ok(Exit::Ok);
         }
-        if next.is_some() && !output.json() {
+        if !body["next"].is_null() && !output.json() {
             output.note(&format!("showing the first {}; raise --limit to see more", items.len()));
         }
         let table = || {
@@ -58,7 +71,7 @@ impl Columns {
             }
             table.render(output)
         };
-        output.result(|| json!({ name: items, "next": next }), table)
+        output.result(|| body, table)
     }
 }
 
@@ -69,32 +82,35 @@ impl ListQuery<'_> {
         columns: &Columns,
         output: &Output,
     ) -> Result<Exit, CliError> {
-        let (items, next) = self.fetch(client)?;
-        Ok(columns.print(self.name, &items, next.as_deref(), output)?)
+        let Listed { items, next, is_stale } = self.fetch(client)?;
+        let mut body = json!({ self.name: items, "next": next });
+        if is_stale {
+            body["stale"] = true.into();
+            output.warning(
+                "the server cannot reach its database: this is what it last read and has in force (stale)",
+            );
+        }
+        Ok(columns.print_body(self.name, &items, body, output)?)
     }
 
-    /// Fetches all pages; returns the items, and the cursor behind them if there are more.
-    fn fetch(&self, client: &Client) -> Result<(Vec<Value>, Option<String>), CliError> {
+    /// Fetches all pages.
+    fn fetch(&self, client: &Client) -> Result<Listed, CliError> {
         let limit = self.limit.unwrap_or(u32::MAX) as usize;
-        let (mut items, mut cursor) = (Vec::new(), None);
+        let mut all = Listed { items: Vec::new(), next: None, is_stale: false };
         loop {
-            let (page, next) = self.fetch_page(client, limit - items.len(), cursor.as_deref())?;
+            let page = self.fetch_page(client, limit - all.items.len(), all.next.as_deref())?;
             // A server that repeats its cursor would otherwise be queried forever.
-            let is_last = page.is_empty() || next.is_none() || next == cursor;
-            items.extend(page);
-            cursor = next;
-            if is_last || items.len() >= limit {
-                return Ok((items, cursor));
+            let is_last = page.items.is_empty() || page.next.is_none() || page.next == all.next;
+            all.items.extend(page.items);
+            all.next = page.next;
+            all.is_stale |= page.is_stale;
+            if is_last || all.items.len() >= limit {
+                return Ok(all);
             }
         }
     }
 
-    fn fetch_page(
-        &self,
-        client: &Client,
-        left: usize,
-        after: Option<&str>,
-    ) -> Result<(Vec<Value>, Option<String>), CliError> {
+    fn fetch_page(&self, client: &Client, left: usize, after: Option<&str>) -> Result<Listed, CliError> {
         let size = left.min(PAGE_SIZE).to_string();
         // A filter `after` applies to the first page only; later pages use the cursor.
         let filters = self.filters.iter().filter(|(key, _)| after.is_none() || *key != "after");
@@ -102,8 +118,9 @@ impl ListQuery<'_> {
         let pairs: Vec<_> = filters.copied().chain(paging).collect();
         let mut body = client.get(&format!("{}{}", self.path, query(&pairs)))?.body;
         let next = body["next"].as_str().map(str::to_owned);
+        let is_stale = body["stale"] == true;
         match body.get_mut(self.name).map(Value::take) {
-            Some(Value::Array(items)) => Ok((items, next)),
+            Some(Value::Array(items)) => Ok(Listed { items, next, is_stale }),
             _ => Err(client.missing_field(self.name).into()),
         }
     }

@@ -6,10 +6,10 @@ use std::io;
 use std::path::Path;
 
 use tollgate::RuleSet;
-use tollgate::config::{Document, Origin, Problems, TableReader, values};
+use tollgate::config::{Document, Origin, Problems, TableReader, flat_rule_warnings, values};
 use tollgate_server::config::settings::{self, Settings, SettingsError};
 
-use super::import_file;
+use super::{import_file, item_file};
 use crate::CliError;
 
 /// A rule file without errors.
@@ -20,6 +20,8 @@ pub(crate) struct RuleFile {
     pub(crate) is_import: bool,
     /// The line of each rule by name; rules from short forms have none.
     lines: HashMap<String, usize>,
+    /// What is read otherwise than it is written, by the name of the rule.
+    pub(crate) notes: Vec<(String, String)>,
 }
 
 impl RuleFile {
@@ -55,7 +57,9 @@ impl RuleFile {
             Some(result) => result.map_err(|problems| CliError::Invalid { path: path.clone(), problems })?,
             None => read(&path, &text)?,
         };
-        Ok(RuleFile { path, set, is_import, lines: rule_lines(&text) })
+        let notes =
+            item_file::document(&text).map(|document| flat_rule_warnings(&document)).unwrap_or_default();
+        Ok(RuleFile { path, set, is_import, lines: rule_lines(&text), notes })
     }
 
     /// The line of a rule, unless it comes from a short form.
@@ -85,6 +89,9 @@ fn rule_lines(text: &str) -> HashMap<String, usize> {
     let Ok(document) = Document::from_toml(text) else { return HashMap::new() };
     let mut problems = Problems::default();
     let mut fields = document.fields(&mut problems);
-    let rules = fields.list_of_tables("rules", |rule| Some((rule.peek("name", values::text)?, line(rule))));
+    let rules = fields.list_of_tables("rules", |rule| {
+        let name = rule.peek("name", values::text).or_else(|| rule.peek("rule_name", values::text));
+        Some((name?, line(rule)))
+    });
     rules.into_iter().collect()
 }

@@ -3,7 +3,10 @@
 use tollgate_stores::sql::{AccountLimits, AuditFilter, ItemEdit, ItemWrite, Precondition};
 use tollgate_testkit::{Fault, FaultProxy, PostgresServer};
 
-use crate::database::{Store, alone, config, node, node_again, now_micros, on_its_database, quota, stop};
+use crate::database::{
+    Store, alone, config, node, node_again, node_again_without_database, now_micros, on_its_database, quota,
+    stop,
+};
 use crate::harness::{Service, wait_for};
 
 fn set(node: &Service, limit: u32) {
@@ -144,7 +147,7 @@ fn reset_among_many_changes_is_applied() {
 }
 
 #[test]
-fn node_without_a_database_at_first_applies_resets_later() {
+fn node_started_from_its_snapshot_applies_resets_later() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let proxy = FaultProxy::in_front_of(([127, 0, 0, 1], postgres.port()).into());
@@ -153,8 +156,9 @@ fn node_without_a_database_at_first_applies_resets_later() {
     let limit = "default_limit = 2\ndefault_window = \"1h\"\n";
     let start = |url: &str| Service::with_config(&format!("{limit}{}", config(url, "")));
     let here = on_its_database(start(&url));
+    let folder = stop(on_its_database(start(&through_proxy)));
     proxy.set(Fault::Drop);
-    let away = start(&through_proxy);
+    let away = node_again_without_database(folder);
     wait_for("the limit to be used up", || (away.check("bob", "/x").status == 429).then_some(()));
     reset(&here);
     proxy.set(Fault::None);

@@ -95,21 +95,123 @@ fn start_without_the_database_uses_the_snapshot() {
 }
 
 #[test]
-fn first_start_without_the_database_uses_the_file() {
-    let url = format!("postgres://u:p@127.0.0.1:{}/gate", tollgate_testkit::free_port());
+fn node_without_its_first_configuration_answers_503() {
+    let port = tollgate_testkit::free_port();
+    let url = format!("postgres://u:p@127.0.0.1:{port}/gate");
     let service = Service::with_config(&format!("default_limit = 5\n{}", config(&url, "")));
-    assert_eq!(service.check("bob", "/x").json()["limit"], 5);
-    assert_eq!(
-        check_with(&service, &key("cannotbeknownaa2").text).status,
-        200,
-        "an API key cannot be judged yet"
-    );
+    let check = r#"{"user_id":"bob","endpoint":"/x"}"#;
+    let batch = format!(r#"{{"checks":[{check}]}}"#);
+    let keyed = format!(r#"{{"idempotency_key":"k","checks":[{check}]}}"#);
+    let refused = [
+        service.post("/v1/rate-limit/check", check),
+        check_with(&service, &key("cannotbeknownaa2").text),
+        service.post("/v1/rate-limit/batch-check", &batch),
+        service.post("/v1/rate-limit/batch-check", &keyed),
+        service.post("/v1/rate-limit/explain", check),
+        service.get("/v1/rate-limit/status/bob/x"),
+        service.admin("POST", "/v1/rate-limit/reset", check),
+        service.admin("GET", "/v1/admin/counters?user=bob", ""),
+    ];
+    for answer in refused {
+        assert_eq!(
+            (answer.status, answer.error().1),
+            (503, "SERVICE_UNAVAILABLE".to_owned()),
+            "{}",
+            answer.text
+        );
+        assert_eq!(answer.header("retry-after"), Some("1"), "{}", answer.text);
+        assert!(answer.text.contains("has never read its configuration"), "{}", answer.text);
+    }
     let ready = service.get("/readyz");
-    assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
-    assert!(ready.text.contains("only the rules of the settings file are in force"), "{}", ready.text);
+    assert_eq!((ready.status, &ready.json()["status"]), (503, &"starting".into()));
+    let reason = ready.json()["database_error"].to_string();
+    assert!(reason.contains(&format!("127.0.0.1:{port}")) && reason.contains("refused"), "{reason}");
+    assert!(reason.contains("checks answer 503"), "{reason}");
     assert!(!ready.text.contains("u:p@"), "{}", ready.text);
-    let refused = service.admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"a","endpoint":"/x"}"#);
-    assert_eq!(refused.status, 503);
+    assert_eq!(service.get("/healthz").status, 200);
+    assert!(
+        service.log().contains("checks answer 503 until the database was read once"),
+        "{}",
+        service.log()
+    );
+}
+
+#[test]
+fn node_without_its_first_configuration_decides_under_open() {
+    let url = format!("postgres://u:p@127.0.0.1:{}/gate", tollgate_testkit::free_port());
+    let service = Service::with_config(&format!(
+        "on_store_failure = \"open\"\ndefault_limit = 2\n{}",
+        config(&url, "")
+    ));
+    let answer = service.check("bob", "/x");
+    assert_eq!((answer.status, &answer.json()["degraded"]), (200, &true.into()), "{}", answer.text);
+    assert_eq!(service.check("bob", "/x").status, 200);
+    assert_eq!(service.check("bob", "/x").status, 429, "the rules of the file apply");
+    let ready = service.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["status"]), (503, &"starting".into()));
+}
+
+#[test]
+fn node_decides_once_its_database_was_read() {
+    let postgres = PostgresServer::start();
+    let url = postgres.create_database();
+    postgres.kill9();
+    let service = Service::with_config(&config(&url, ""));
+    assert_eq!(service.check("bob", "/x").status, 503);
+    postgres.restart();
+    wait_for("the database to be read", || (service.get("/readyz").status == 200).then_some(()));
+    assert_eq!(service.check("bob", "/x").status, 200);
+}
+
+#[test]
+fn lists_are_served_from_memory_while_the_database_is_down() {
+    let postgres = PostgresServer::start();
+    let url = postgres.create_database();
+    let service = node(
+        &url,
+        "[[rules]]\nname = \"of-file\"\nper = [\"ip\"]\nlimits = [{ requests = 9, window = \"1h\" }]\n",
+    );
+    let tier = r#"{"name":"gold","limit":10,"window":60}"#;
+    assert_eq!(service.admin("POST", "/v1/admin/tiers", tier).status, 201);
+    assert_eq!(service.admin("POST", "/v1/admin/blocks", r#"{"client":"user:mallory"}"#).status, 201);
+    assert_eq!(service.admin("POST", "/v1/admin/blocks", r#"{"client":"ip:192.0.2.0/24"}"#).status, 201);
+    let store = Store::open(&url);
+    store.put(rule("a-rule", 5));
+    wait_for_version(&service, store.put(rule("by-user", 90)));
+    let list = |path: &str| service.admin("GET", path, "").json();
+    let names = |list: &serde_json::Value, kind: &str, id: &str| -> Vec<String> {
+        list[kind].as_array().unwrap().iter().map(|item| item[id].as_str().unwrap().to_owned()).collect()
+    };
+    let lists = [
+        ("/v1/admin/rules?limit=2", "rules", "name"),
+        ("/v1/admin/rules?prefix=by-&action=reject", "rules", "name"),
+        ("/v1/admin/tiers", "tiers", "name"),
+        ("/v1/admin/blocks?active=true", "blocks", "client"),
+        ("/v1/admin/blocks?kind=user", "blocks", "client"),
+    ];
+    let before = lists.map(|(path, kind, id)| {
+        let list = list(path);
+        assert!(list.get("stale").is_none(), "{list}");
+        (names(&list, kind, id), list["next"].clone())
+    });
+    assert_eq!(before.each_ref().map(|(names, _)| names.len()), [2, 1, 1, 2, 1]);
+    postgres.kill9();
+    for ((path, kind, id), before) in lists.iter().zip(&before) {
+        let stale = list(path);
+        assert_eq!(stale["stale"], true, "{path}: {stale}");
+        assert_eq!((names(&stale, kind, id), stale["next"].clone()), *before, "{path}");
+    }
+    wait_for("host and cause to be reported", || {
+        let reason = service.get("/readyz").json()["database_error"].to_string();
+        (reason.contains("at 127.0.0.1:") && reason.contains("refused")).then_some(())
+    });
+    let log = service.log();
+    let line = log.lines().find(|line| line.contains("the database is unreachable: the last configuration"));
+    assert!(line.is_some_and(|line| line.contains("at 127.0.0.1:") && line.contains("refused")), "{log}");
+    assert_eq!(service.admin("GET", "/v1/admin/keys", "").status, 503, "keys are not kept for lists");
+
+    postgres.restart();
+    wait_for("lists of the database", || list("/v1/admin/rules").get("stale").is_none().then_some(()));
 }
 
 #[test]
@@ -124,12 +226,12 @@ fn foreign_or_damaged_snapshot_is_not_used() {
     let elsewhere = config("postgres://u:p@127.0.0.1:1/gate", "");
     std::fs::write(folder.path().join("tollgate.toml"), elsewhere).unwrap();
     let service = node_again_without_database(folder);
-    assert_eq!(service.check("bob", "/x").json()["limit"], 100);
+    assert_eq!(service.check("bob", "/x").status, 503);
     assert!(service.log().contains("belongs to another database"), "{}", service.log());
     let folder = stop(service);
     std::fs::write(&snapshot, &bytes[..bytes.len() / 2]).unwrap();
     let service = node_again_without_database(folder);
-    assert_eq!(service.check("bob", "/x").status, 200);
+    assert_eq!(service.check("bob", "/x").status, 503);
     assert!(service.log().contains("cannot read a snapshot"), "{}", service.log());
 }
 

@@ -86,7 +86,7 @@ fn start_with_a_name_clash_serves_everything_else() {
     let folder = stop(service);
     let service = node_again(folder);
     let serving = service.log().lines().rfind(|line| line.contains("\"serving\"")).map(str::to_owned);
-    assert!(serving.is_some_and(|line| line.contains("\"rules\":3")), "{}", service.log());
+    assert!(serving.is_some_and(|line| line.contains("\"rules\":2")), "{}", service.log());
     let folder = stop(service);
     // Without a snapshot it applies what does not clash.
     std::fs::remove_file(folder.path().join("data/config.snap")).unwrap();

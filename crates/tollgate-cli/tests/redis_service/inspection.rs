@@ -1,6 +1,8 @@
 //! Metrics and inspection of counters on Redis.
 
-use tollgate_testkit::RedisServer;
+use std::time::Duration;
+
+use tollgate_testkit::{Fault, FaultProxy, RedisServer};
 
 use crate::{admitted, check, service, sharing};
 
@@ -55,4 +57,20 @@ fn inspect_reads_redis_or_the_fallback_in_an_outage() {
     redis.kill9();
     let output = look();
     assert_eq!((&output["degraded"], &output["counters"][0]["used"]), (&true.into(), &0.into()));
+}
+
+/// The wait is as of the decision on Redis: added to the time of the request it would be too early.
+#[test]
+fn next_allowed_at_is_counted_from_the_reply() {
+    let redis = RedisServer::start();
+    let proxy = FaultProxy::in_front_of(redis.address());
+    let counters = format!("url = \"redis://{}\"\ntimeout = \"10s\"\nleases = false", proxy.address());
+    let service = sharing(1, &counters, "algorithm = \"fixed_window\"");
+    assert_eq!(admitted(&service, "alice", 1), 1);
+    proxy.set(Fault::Latency(Duration::from_millis(500)));
+    let explained = service.post("/v1/rate-limit/explain", r#"{"user_id":"alice","endpoint":"/x"}"#).json();
+    let next = explained["next_allowed_at_us"].as_u64().unwrap();
+    let window = 30 * 86_400_000_000;
+    let after_the_boundary = next % window;
+    assert!((400_000..window / 2).contains(&after_the_boundary), "{explained}");
 }

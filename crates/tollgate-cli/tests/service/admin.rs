@@ -474,7 +474,7 @@ fn writes_fail_while_the_database_is_unreachable() {
     assert_eq!((built_in.status, &built_in.json()["rules"][0]["name"]), (200, &json!("default")));
     assert_eq!(service.admin("GET", "/v1/admin/rules?source=file", "").json()["rules"], json!([]));
     assert_eq!(service.admin("GET", "/v1/admin/rules/default", "").status, 200);
-    assert_eq!(service.check("a", "/x").status, 200);
+    assert_eq!(service.check("a", "/x").status, 503);
 }
 
 /// A request may be charged sixteen limits: each of these rules fits alone, and four fit together.

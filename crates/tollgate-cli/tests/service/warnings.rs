@@ -195,6 +195,26 @@ fn rule_that_ends_the_built_in_default_warns() {
 }
 
 #[test]
+fn flat_names_are_stored_as_nested_ones() {
+    let service = Service::with_config("default_limit = 100");
+    let flat = json!({
+        "rule_name": "free", "priority": 700, "user_tier": "free", "requests_per_hour": 1000, "burst_size": 20,
+        "action": "throttle",
+    });
+    let made = service.admin("POST", "/v1/admin/rules", &flat.to_string());
+    assert_eq!(made.status, 201, "{}", made.text);
+    let warnings = made.json()["warnings"].to_string();
+    assert!(warnings.contains("is read as") && warnings.contains("lower numbers"), "{warnings}");
+    let definition = json!({
+        "name": "free", "priority": 700, "when": { "tiers": ["free"] }, "per": ["client"],
+        "limits": [{ "requests": 1000, "window": "1h", "burst": 20 }],
+    });
+    assert_eq!(service.admin("GET", "/v1/admin/rules/free", "").json()["definition"], definition);
+    let refused = service.admin("POST", "/v1/admin/quotas", r#"{"user_id":"a","custom_limit_per_hour":5}"#);
+    assert!(refused.status == 400 && refused.text.contains("write requests_per_hour"), "{}", refused.text);
+}
+
+#[test]
 fn quota_warns_about_stricter_rules() {
     let service = Service::with_config(REPORTS);
     let quota = json!({ "requests_per_hour": 5_000 });

@@ -1,7 +1,7 @@
 //! `/v1/admin/blocks`: clients whose requests are refused regardless of limits.
 
 use serde::Serialize;
-use tollgate_stores::sql::{BlockItem, Item, ItemId, ItemKind, StoredItem};
+use tollgate_stores::sql::{BlockItem, Item, ItemFilter, ItemId, ItemKind, StoredItem};
 use utoipa::ToSchema;
 
 use super::crud::{AdminResource, Operations, ParseItem, Writable};
@@ -78,6 +78,13 @@ impl AdminResource for Blocks {
         let (kind, subject) = parse::parse_client(text)
             .map_err(|reason| ApiError::field(Code::InvalidInput, Self::ID_FIELD, reason))?;
         Ok(ItemId::Block { kind, subject })
+    }
+
+    fn matches(stored: &StoredItem, filter: &ItemFilter) -> bool {
+        let Item::Block(block) = &stored.item else { return false };
+        filter.prefix.as_ref().is_none_or(|prefix| block.subject.starts_with(&**prefix))
+            && filter.block_kind.is_none_or(|kind| block.kind == kind)
+            && filter.active_at_micros.is_none_or(|now| block.until_micros.is_none_or(|until| now < until))
     }
 
     fn view(call: &Call, stored: &StoredItem, (): &()) -> Option<BlockView> {

@@ -71,6 +71,11 @@ pub(crate) struct Applied {
 }
 
 impl Applied {
+    /// The same change, of which warnings would say nothing new.
+    pub(crate) fn without_warnings(self) -> Self {
+        Applied { warnings: Vec::new(), ..self }
+    }
+
     /// The item as it is now. What the change wrote is not read again: a database that fails now must not make the
     /// change look as if it had failed.
     pub(crate) async fn stored(&self, call: &Call, id: &ItemId) -> Result<StoredItem, ApiError> {

@@ -99,7 +99,7 @@ pub(crate) struct CounterView {
 pub(crate) async fn counters(call: Call) -> Result<Response, ApiError> {
     let query: CountersQuery = call.query()?;
     query.require_one_client()?;
-    let (checker, target) = (call.checker(), query.target());
+    let (checker, target) = (call.checker()?, query.target());
     let resolved = checker.resolve_target(&target);
     let resolved = resolved.map_err(|error| ApiError::from(error).naming("user_id", "user"))?;
     let request = resolved.request();

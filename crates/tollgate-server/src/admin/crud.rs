@@ -4,6 +4,8 @@
 //! `ETag` and `Location` headers.
 
 use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
 
 use http::{HeaderValue, StatusCode, header};
 use hyper::body::Incoming;
@@ -11,7 +13,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 use tollgate::Timestamp;
-use tollgate::config::TableReader;
+use tollgate::config::{TableReader, flat_name_warnings};
 use tollgate_stores::sql::{
     Item, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite, Precondition, StoredItem,
 };
@@ -24,6 +26,9 @@ use super::page::Page;
 use super::{dry_run, preconditions, view};
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response, response};
+
+/// How long a list waits for the database if the items are in memory too.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A kind of configuration item that `/v1/admin` serves.
 pub(crate) trait AdminResource {
@@ -51,6 +56,11 @@ pub(crate) trait AdminResource {
 
     /// The item in responses; none if it is of another kind.
     fn view(call: &Call, stored: &StoredItem, usage: &Self::Usage) -> Option<Self::View>;
+
+    /// Applies the filter of the database to an item in memory.
+    fn matches(_stored: &StoredItem, _filter: &ItemFilter) -> bool {
+        true
+    }
 
     /// Looks up the recorded usage of several items at once.
     fn usage(
@@ -97,9 +107,10 @@ pub(crate) async fn list<R: AdminResource>(call: Call) -> Result<Response, ApiEr
     let mut items = R::file_items(&call, &filter, query.get("source"));
     items.retain(|(id, _)| page.after.as_ref().is_none_or(|after| id > after));
     let has_file_items = !items.is_empty();
+    let mut is_stale = false;
     if query.includes_source("database") {
-        let database = change::database(&call)?;
-        let stored = database.list(R::KIND, &filter, page.after.as_ref(), page.limit + 1).await?;
+        let stored;
+        (stored, is_stale) = stored_page::<R>(&call, &filter, &page).await?;
         let usage = R::usage(&call, &stored).await?;
         let views =
             stored.iter().filter_map(|stored| Some((stored.item.id(), R::view(&call, stored, &usage)?)));
@@ -109,14 +120,55 @@ pub(crate) async fn list<R: AdminResource>(call: Call) -> Result<Response, ApiEr
         items.sort_by(|(a, _), (b, _)| a.cmp(b));
     }
     let (items, next) = page.cut(items);
-    Ok(response::json(StatusCode::OK, &json!({ view::plural(R::KIND): items, "next": next })))
+    let mut body = json!({ view::plural(R::KIND): items, "next": next });
+    if is_stale {
+        body["stale"] = true.into();
+    }
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+/// A page of the database, one item longer so that a next page is noticed. While the database is unreachable: of the items in
+/// memory, and `true`. Kinds that are not in memory wait for the database.
+async fn stored_page<R: AdminResource>(
+    call: &Call,
+    filter: &ItemFilter,
+    page: &Page,
+) -> Result<(Vec<StoredItem>, bool), ApiError> {
+    let (sync, after, count_max) = (call.app.config_sync(), page.after.as_ref(), page.limit + 1);
+    let in_memory = || {
+        let mut items = sync.items_in_memory(R::KIND)?;
+        items.retain(|stored| {
+            R::matches(stored, filter) && after.is_none_or(|after| stored.item.id() > *after)
+        });
+        items.sort_by_cached_key(|stored| stored.item.id());
+        items.truncate(usize::try_from(count_max).unwrap_or(usize::MAX));
+        Some((items, true))
+    };
+    if sync.is_database_down()
+        && let Some(page) = in_memory()
+    {
+        return Ok(page);
+    }
+    let database = change::database(call)?;
+    let mut listing = pin!(database.list(R::KIND, filter, after, count_max));
+    let listed = match tokio::time::timeout(READ_TIMEOUT, &mut listing).await {
+        Ok(listed) => listed,
+        Err(_) => match in_memory() {
+            Some(page) => return Ok(page),
+            None => listing.await,
+        },
+    };
+    match listed {
+        Err(error) if error.is_unreachable() => in_memory().ok_or_else(|| error.into()),
+        listed => Ok((listed?, false)),
+    }
 }
 
 /// `POST /v1/admin/{kind}`
 pub(crate) async fn create<R: Writable>(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = RequestBody::read(&call, body).await?;
-    let item = body.parse(|fields, values| (R::PARSE)(fields, values, call.app.now()))?;
-    write::<R>(&call, item, Precondition::Absent, change::already_exists).await
+    let (item, notes) = parse::<R>(&call, &body)?;
+    write::<R>(&call, item, notes, Precondition::Absent, change::already_exists).await
 }
 
 /// `GET /v1/admin/{kind}/{id}`
@@ -144,7 +196,7 @@ pub(crate) async fn read<R: AdminResource>(call: Call) -> Result<Response, ApiEr
 pub(crate) async fn put<R: Writable>(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let id = path_id::<R>(&call)?;
     let body = RequestBody::read(&call, body).await?.with_default(R::ID_FIELD, &id.to_string());
-    let item = body.parse(|fields, values| (R::PARSE)(fields, values, call.app.now()))?;
+    let (item, notes) = parse::<R>(&call, &body)?;
     if change::normalized_id(&call, &item.id()) != change::normalized_id(&call, &id) {
         return Err(ApiError::field(Code::InvalidInput, R::ID_FIELD, "differs from the path"));
     }
@@ -153,7 +205,15 @@ pub(crate) async fn put<R: Writable>(call: Call, body: Incoming) -> Result<Respo
         Precondition::Absent => change::exists_despite_condition,
         _ => change::version_differs,
     };
-    write::<R>(&call, item, precondition, conflict).await
+    write::<R>(&call, item, notes, precondition, conflict).await
+}
+
+/// Parses a body. Returns the item, and what is read otherwise than it is written.
+fn parse<R: Writable>(call: &Call, body: &RequestBody) -> Result<(Item, Vec<String>), ApiError> {
+    body.parse(|fields, values| {
+        let notes = flat_name_warnings(fields).into_iter().map(|note| format!("the rule {note}")).collect();
+        Some(((R::PARSE)(fields, values, call.app.now())?, notes))
+    })
 }
 
 /// `DELETE /v1/admin/{kind}/{id}`
@@ -188,6 +248,7 @@ pub(crate) fn path_id<R: AdminResource>(call: &Call) -> Result<ItemId, ApiError>
 async fn write<R: AdminResource>(
     call: &Call,
     item: Item,
+    notes: Vec<String>,
     precondition: Precondition,
     conflict: ConflictError,
 ) -> Result<Response, ApiError> {
@@ -197,7 +258,8 @@ async fn write<R: AdminResource>(
     if dry_run::parse(call)? {
         return dry_run::respond(call, &[edit], conflict).await;
     }
-    let applied = change::apply(call, &[edit], conflict).await?;
+    let mut applied = change::apply(call, &[edit], conflict).await?;
+    applied.warnings.extend(notes);
     let is_new = applied.change.items.iter().any(|change| change.before.is_none());
     written::<R>(call, &applied, &id, if is_new { StatusCode::CREATED } else { StatusCode::OK }).await
 }

@@ -57,7 +57,7 @@ pub(crate) async fn rotate(call: Call, body: Incoming) -> Result<Response, ApiEr
     };
     let applied = match keys::update(&call, &id, rotated).await? {
         Updated::DryRun(response) => return Ok(response),
-        Updated::Applied(applied) => applied,
+        Updated::Applied(applied) => applied.without_warnings(),
     };
     let secret = secret.ok_or_else(|| change::not_found(&id, None))?;
     keys::secret_response(&call, &applied, secret.id(), secret.reveal(), StatusCode::OK).await
@@ -88,7 +88,12 @@ pub(crate) async fn revoke(call: Call) -> Result<Response, ApiError> {
             ..key
         })
     };
-    keys::replace(&call, &id, revoked).await
+    match keys::update(&call, &id, revoked).await? {
+        Updated::DryRun(response) => Ok(response),
+        Updated::Applied(applied) => {
+            crud::written::<Keys>(&call, &applied.without_warnings(), &id, StatusCode::OK).await
+        }
+    }
 }
 
 fn overlap(value: &Value) -> Result<Span, String> {

@@ -207,18 +207,9 @@ pub(crate) async fn put(call: Call, body: Incoming) -> Result<Response, ApiError
             ..fields.clone()
         })
     };
-    replace(&call, &id, replaced).await
-}
-
-/// Replaces a key by `next(key)` and returns it.
-pub(crate) async fn replace(
-    call: &Call,
-    id: &ItemId,
-    next: impl FnMut(KeyItem) -> Result<KeyItem, ApiError>,
-) -> Result<Response, ApiError> {
-    match update(call, id, next).await? {
+    match update(&call, &id, replaced).await? {
         Updated::DryRun(response) => Ok(response),
-        Updated::Applied(applied) => crud::written::<Keys>(call, &applied, id, StatusCode::OK).await,
+        Updated::Applied(applied) => crud::written::<Keys>(&call, &applied, &id, StatusCode::OK).await,
     }
 }
 

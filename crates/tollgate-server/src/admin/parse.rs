@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json};
 use tollgate::accounts::{AccountError, AccountLimits};
 use tollgate::config::values::{integer, parse_span, text};
-use tollgate::config::{self, TableReader, Value, read_rule, read_tier};
+use tollgate::config::{self, TableReader, Value, has_flat_names, read_rule, read_tier};
 use tollgate::identity::ID_BYTES_MAX;
 use tollgate::{Span, Timestamp, Window};
 use tollgate_stores::sql::{
@@ -13,6 +13,7 @@ use tollgate_stores::sql::{
 use crate::auth::scope::Scope;
 use crate::check::error::CheckError;
 use crate::check::parse::{parse_limit, parse_one_endpoint, parse_strategy};
+use crate::config::rule_json;
 
 /// The longest reason or description.
 const TEXT_BYTES_MAX: usize = 1_024;
@@ -41,7 +42,7 @@ pub(crate) fn rule(
     if let Err(reason) = no_nul(rule.name.to_string()) {
         fields.report("name", reason);
     }
-    let mut body = values.clone();
+    let mut body = if has_flat_names(fields) { rule_json::definition(&rule) } else { values.clone() };
     body.remove("name");
     Some(Item::Rule(RuleItem { name: rule.name.into(), body }))
 }

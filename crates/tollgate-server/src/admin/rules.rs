@@ -111,6 +111,11 @@ impl AdminResource for Rules {
         Some(RuleView { revision: SourceRevision::database(stored), definition, ..view })
     }
 
+    fn matches(stored: &StoredItem, filter: &ItemFilter) -> bool {
+        let rule = RequestBody::new(definition(&stored.item)).parse(|fields, _| read_rule(fields));
+        rule.is_ok_and(|rule| matches(&rule, filter))
+    }
+
     fn file_items(call: &Call, filter: &ItemFilter, source: Option<&str>) -> Vec<(ItemId, RuleView)> {
         let rules = call.app.config_sync().rules().file_rules();
         let default = default_of(call);
@@ -132,7 +137,7 @@ fn default_of(call: &Call) -> OnStoreFailure {
     call.app.limiter().rules().settings().on_store_failure
 }
 
-/// Applies the filter of the database to a rule of the settings file.
+/// Applies the filter of the database to a rule.
 fn matches(rule: &Rule, filter: &ItemFilter) -> bool {
     filter.prefix.as_ref().is_none_or(|prefix| rule.name.starts_with(&**prefix))
         && filter.action.as_ref().is_none_or(|action| rule.action.as_str() == *action)

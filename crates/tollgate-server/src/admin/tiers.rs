@@ -56,6 +56,11 @@ impl AdminResource for Tiers {
         })
     }
 
+    fn matches(stored: &StoredItem, filter: &ItemFilter) -> bool {
+        let name = stored.item.id().to_string();
+        filter.prefix.as_ref().is_none_or(|prefix| name.starts_with(&**prefix))
+    }
+
     fn file_items(call: &Call, filter: &ItemFilter, _: Option<&str>) -> Vec<(ItemId, TierView)> {
         let prefix = filter.prefix.as_deref().unwrap_or_default();
         let rules = call.app.config_sync().rules().file_rules();

@@ -34,7 +34,7 @@ impl Revision {
 pub(crate) struct SourceRevision {
     /// `file`, `database`, or `built-in` for the rule that applies if none is configured.
     source: &'static str,
-    /// Configuration version of the last change; null unless the source is `database`.
+    /// Configuration version of the last change; null unless the source is `database`, and in a list that is `stale`.
     version: Option<u64>,
     /// Caller that created the item.
     created_by: Option<String>,
@@ -51,12 +51,14 @@ impl SourceRevision {
     }
 
     pub(crate) fn database(stored: &StoredItem) -> Self {
+        // Items in memory have no revision.
+        let known = (stored.version > 0).then_some(stored);
         SourceRevision {
             source: "database",
-            version: Some(stored.version),
-            created_by: Some(stored.created_by.clone()),
-            created_at: Some(timestamp(stored.created_at_micros)),
-            updated_at: Some(timestamp(stored.updated_at_micros)),
+            version: known.map(|stored| stored.version),
+            created_by: known.map(|stored| stored.created_by.clone()),
+            created_at: known.map(|stored| timestamp(stored.created_at_micros)),
+            updated_at: known.map(|stored| timestamp(stored.updated_at_micros)),
         }
     }
 }

@@ -110,7 +110,7 @@ async fn answer_batch(
     let Some(key) = &batch.idempotency_key else {
         charge.count(batch.checks.len())?;
         let checks = batch.checks.iter().map(|raw| raw.get().as_bytes());
-        let outcomes = decide(&call.checker(), checks, call.settings.strict_checks).await;
+        let outcomes = decide(&call.checker()?, checks, call.settings.strict_checks).await;
         return Ok(render(&outcomes, call.request_id.as_str()));
     };
     if key.is_empty() || key.len() > KEY_BYTES_MAX {
@@ -135,7 +135,7 @@ async fn answer_keyed(
     checks: &[Bytes],
 ) -> Result<Response, ApiError> {
     let call = Arc::clone(&charge.call);
-    let checker = call.checker();
+    let checker = call.checker()?;
     let lock = match call.app.idempotency().lock(&call.caller.name, key, body, checker.now).await? {
         KeyState::Locked(lock) => lock,
         KeyState::Completed(response) => {
@@ -295,7 +295,7 @@ mod tests {
         let call = call(&App::for_tests("default_limit = 5000"));
         let batch: BatchBody<'_> = json::parse(body.as_bytes()).unwrap();
         let checks = batch.checks.iter().map(|raw| raw.get().as_bytes());
-        let outcomes = decide(&call.checker(), checks, false).await;
+        let outcomes = decide(&call.checker().unwrap(), checks, false).await;
         done.store(true, Ordering::Relaxed);
         other.await.unwrap();
         assert_eq!(outcomes.len(), 1_000);

@@ -173,7 +173,7 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let mut warnings = Warnings::default();
     let check = CheckBody::parse(&body, call.settings.strict_checks, &mut warnings)?;
-    let (checker, check) = (call.checker(), check.request());
+    let (checker, check) = (call.checker()?, check.request());
     let resolved = checker.resolve(&check, &mut warnings)?;
     let request = resolved.request();
     checker.warn_of_account_tier(&request, &mut warnings);
@@ -196,13 +196,22 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
         client: resolved.request.client().map(|client| client.to_string()),
         account,
         normalized_endpoint: resolved.request.endpoint.as_str(),
-        next_allowed_at_us: explanation.next_allowed_at().map(Timestamp::as_micros),
+        next_allowed_at_us: next_allowed_at(&call, &explanation).map(Timestamp::as_micros),
         cooldown_until: explanation.cooldown_until().map(Timestamp::as_secs_ceil),
         rules: listed.iter().map(|rule| rule_body(rule, decision)).chain(override_beside).collect(),
         unmatched: rules.iter().filter(|rule| !rule.matched).count(),
         next,
     };
     Ok(response::json(StatusCode::OK, &body))
+}
+
+/// On this node's clock. Redis reports the wait as of its own decision, so it is counted from the reply, which is later: a
+/// request at that instant is not too early, however far the two clocks differ.
+fn next_allowed_at(call: &Call, explanation: &Explanation) -> Option<Timestamp> {
+    if call.app.counters().memory().is_some() {
+        return explanation.next_allowed_at();
+    }
+    Some(call.app.now() + explanation.wait()?)
 }
 
 fn rule_body<'a>(explained: &RuleExplanation<'a>, decision: &Decision) -> RuleBody<'a> {

@@ -65,7 +65,7 @@ pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     json::require_known(&body, &FIELDS)?;
     let body: CheckBody<'_> = json::parse(&body)?;
-    let (checker, target) = (call.checker(), body.request());
+    let (checker, target) = (call.checker()?, body.request());
     let resolved = checker.resolve_target(&target)?;
     let request = resolved.request();
     let mut recorded = None;

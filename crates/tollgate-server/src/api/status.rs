@@ -174,7 +174,7 @@ async fn answer_status(call: &Call, sent: &StatusRequest) -> Result<Response, Ap
     let descriptors = sent.descriptors()?;
     let check = sent.request(&descriptors)?;
     let mut warnings = Warnings::default();
-    let decision = call.checker().peek(&check, &mut warnings).await?;
+    let decision = call.checker()?.peek(&check, &mut warnings).await?;
     let body = StatusBody {
         user_id: check.user_id,
         endpoint: check.endpoint,

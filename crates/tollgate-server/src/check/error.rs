@@ -30,6 +30,11 @@ pub(crate) enum CheckError {
     /// The counters are unreachable, or reject the service.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The configured database was never read, so blocks, API keys and rules are unknown; retry later.
+    #[error(
+        "this node has never read its configuration from the database, and decides nothing before; /readyz shows the reason"
+    )]
+    ConfigurationUnread,
     /// The idempotency key was used with another body.
     #[error("already used with a different body in the last five minutes")]
     IdempotencyKeyReused,

@@ -62,10 +62,13 @@ struct Shared {
     clock: Clock,
 }
 
-/// Logs that nothing is limited.
-pub(crate) fn warn_if_switched_off(settings: &Settings) {
+/// Logs what may not be as meant.
+pub(crate) fn log_warnings(settings: &Settings) {
     if !settings.rules.settings().enabled {
         warn!("enabled = false: every request is admitted, and nothing is counted or blocked");
+    }
+    for warning in &settings.warnings {
+        warn!(?warning, "the settings may not do what was meant");
     }
 }
 
@@ -78,7 +81,7 @@ impl fmt::Debug for ReloadHandle {
 impl ReloadHandle {
     /// For a service that runs with `settings`; `apply` puts new settings in force.
     pub fn new(settings: Settings, clock: Clock, apply: Apply) -> Self {
-        warn_if_switched_off(&settings);
+        log_warnings(&settings);
         let status = ReloadStatus { last_success: clock.now(), last_error: None, generation: 1 };
         ReloadHandle(Arc::new(Shared {
             started_with: settings,
@@ -120,7 +123,7 @@ impl ReloadHandle {
     fn put_in_force(&self, new: &Settings) -> Result<ReloadReport, SettingsError> {
         let file = new.config_file.clone();
         (self.0.apply)(new).map_err(|problems| SettingsError::Invalid { file, problems })?;
-        warn_if_switched_off(new);
+        log_warnings(new);
         if self.0.started_with.normalization != new.normalization {
             warn!(
                 "the normalization of [identity] has changed: it takes effect once the database has been loaded again; stored \

@@ -10,6 +10,7 @@ mod error;
 mod file;
 mod read;
 mod redis;
+mod short_names;
 mod to_json;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +19,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use tollgate::RuleSet;
-use tollgate::config::{Document, Problems};
+use tollgate::config::{Document, Problems, flat_rule_warnings};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
 use tollgate::identity::Normalization;
@@ -63,6 +64,8 @@ pub struct Settings {
     pub rules: RuleSet,
     /// How identifiers are normalized.
     pub normalization: Normalization,
+    /// What may not be as meant.
+    pub warnings: Vec<String>,
     /// The sources, for a reload.
     pub(crate) source: Source,
 }
@@ -297,7 +300,8 @@ impl Settings {
     /// # Errors
     /// Every error in the rules and in `[identity]`.
     pub fn rules_from_toml(text: &str) -> Result<RuleSet, Problems> {
-        let document = Document::from_toml(text)?;
+        let mut document = Document::from_toml(text)?;
+        short_names::expand(&mut document);
         let mut problems = Problems::default();
         let mut fields = document.fields(&mut problems);
         let rules = read::rules(&mut fields);
@@ -346,10 +350,14 @@ impl Settings {
         let invalid = |problems| SettingsError::Invalid { file: file.clone(), problems };
         let mut document = Document::from_toml(text).map_err(invalid)?;
         let mut problems = environment::apply(&mut document, &source.environment);
+        short_names::expand(&mut document);
         let mut fields = document.fields(&mut problems);
         let settings = read::settings(&mut fields, source);
         fields.finish();
-        problems.into_result(settings).map_err(invalid)
+        let settings = problems.into_result(settings).map_err(invalid)?;
+        let warning = |(rule, reason)| format!("rule {rule:?} {reason}");
+        let warnings = flat_rule_warnings(&document).into_iter().map(warning).collect();
+        Ok(Settings { warnings, ..settings })
     }
 }
 

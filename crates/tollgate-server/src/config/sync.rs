@@ -12,6 +12,7 @@ mod apply;
 mod database_rules;
 mod file_rules;
 pub(crate) mod items;
+mod listed_blocks;
 mod preview;
 pub(crate) mod resets;
 mod rule_sources;
@@ -29,10 +30,11 @@ use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
 use tollgate::config::Problems;
 use tollgate_stores::counters::Counters;
-use tollgate_stores::sql::{Database, SqlSettings};
+use tollgate_stores::sql::{Database, Item, ItemKind, SqlSettings, StoredItem};
 use tracing::warn;
 
 pub(crate) use self::file_rules::FileRules;
+use self::listed_blocks::ListedBlocks;
 pub(crate) use self::preview::preview;
 use self::rule_sources::RuleSources;
 pub(crate) use self::task::run;
@@ -93,6 +95,8 @@ pub(crate) struct ConfigSync {
     /// Locked from compiling a rule set until it is in force, so that an older set cannot replace a newer one. Checks never
     /// lock it.
     rules: Mutex<RuleSources>,
+    /// Absent until the database was loaded.
+    listed_blocks: Mutex<Option<ListedBlocks>>,
     state: ArcSwap<SyncState>,
     /// The version in force on this node.
     version: watch::Sender<u64>,
@@ -105,6 +109,8 @@ pub(crate) struct ConfigSync {
 /// The origin of the configuration in force.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Source {
+    /// None: `database.url` is set, and neither that database nor a snapshot of it was read yet.
+    Unread,
     /// The settings file alone: nothing was loaded yet.
     #[default]
     File,
@@ -132,6 +138,9 @@ impl SyncState {
     /// All problems in one line.
     pub(crate) fn problem(&self) -> Option<String> {
         let in_force = match self.source {
+            Source::Unread => {
+                "this node has never read its configuration, so checks answer 503 unless on_store_failure is open"
+            }
             Source::File => "only the rules of the settings file are in force, and no API key is accepted",
             Source::Snapshot => "the last valid configuration on disk is in force",
             Source::Database => "the last configuration stays in force",
@@ -154,6 +163,7 @@ impl ConfigSync {
                  node are unknown to other nodes; set database.url"
             );
         }
+        let source = if settings.database.url.is_some() { Source::Unread } else { Source::File };
         let node = format!("{:032x}", u128::from_le_bytes(tollgate::Seed::random().0));
         ConfigSync {
             secret,
@@ -166,7 +176,8 @@ impl ConfigSync {
             has_keys: AtomicBool::new(false),
             has_other_ids: AtomicBool::new(false),
             rules: Mutex::new(RuleSources::new(FileRules::new(settings))),
-            state: ArcSwap::default(),
+            listed_blocks: Mutex::new(None),
+            state: ArcSwap::from_pointee(SyncState { source, ..SyncState::default() }),
             version: watch::Sender::new(0),
             initial_load_done: watch::Sender::new(false),
             poll_now: Notify::new(),
@@ -252,6 +263,11 @@ impl ConfigSync {
         self.has_keys.load(Ordering::Relaxed)
     }
 
+    /// Whether this node must not decide yet: it might admit blocked clients and made-up API keys.
+    pub(crate) fn is_unread(&self) -> bool {
+        !self.has_keys() && self.state.load().source == Source::Unread
+    }
+
     /// Whether overrides and resets are stored in the database, not on Redis.
     pub(crate) fn stores_overrides(&self) -> bool {
         self.stores_overrides
@@ -259,6 +275,24 @@ impl ConfigSync {
 
     pub(crate) fn state(&self) -> Arc<SyncState> {
         self.state.load_full()
+    }
+
+    /// Whether the last query of the database failed.
+    pub(crate) fn is_database_down(&self) -> bool {
+        self.state.load().database_error.is_some()
+    }
+
+    /// The rules, tiers or blocks that were last read from the database. Rules and tiers have no revision: their version is 0.
+    /// `None` for other kinds, and if they are not in memory.
+    pub(crate) fn items_in_memory(&self, kind: ItemKind) -> Option<Vec<StoredItem>> {
+        let is_kind = |item: &&Item| item.id().kind() == kind;
+        match kind {
+            ItemKind::Rule | ItemKind::Tier if self.has_keys() => {
+                Some(self.rules.lock().database.items().filter(is_kind).map(without_revision).collect())
+            }
+            ItemKind::Block => self.listed_blocks.lock().as_ref()?.list(),
+            _ => None,
+        }
     }
 
     /// The version in force on this node; 0 before the initial load.
@@ -279,6 +313,11 @@ impl ConfigSync {
             next
         });
     }
+}
+
+fn without_revision(item: &Item) -> StoredItem {
+    let (version, created_by) = (0, String::new());
+    StoredItem { item: item.clone(), version, created_by, created_at_micros: 0, updated_at_micros: 0 }
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::{json, routes};
 use crate::app::{App, Reloadable};
 use crate::auth::Caller;
 use crate::check::Checker;
+use crate::check::error::CheckError;
 
 /// A request whose caller is authenticated.
 pub(crate) struct Call {
@@ -43,7 +44,10 @@ impl Call {
     }
 
     /// Decides checks of this caller with the rules in force now.
-    pub(crate) fn checker(&self) -> Checker<'_> {
+    ///
+    /// # Errors
+    /// While the configured database was never read.
+    pub(crate) fn checker(&self) -> Result<Checker<'_>, CheckError> {
         self.app.checker(&self.caller, &self.settings)
     }
 

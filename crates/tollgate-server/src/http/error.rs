@@ -113,6 +113,7 @@ impl From<CheckError> for ApiError {
             }
             CheckError::OverrideNeedsKey => ApiError::new(Code::Unauthorized, error.to_string()),
             CheckError::Store(error) => error.into(),
+            CheckError::ConfigurationUnread => ApiError::new(Code::ServiceUnavailable, error.to_string()),
             CheckError::IdempotencyKeyReused => {
                 ApiError::field(Code::IdempotencyMismatch, "idempotency_key", error.to_string())
             }

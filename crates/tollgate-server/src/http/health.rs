@@ -20,7 +20,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 #[derive(Default, Serialize, ToSchema)]
 pub(crate) struct HealthBody {
     /// `ok`, `ready`, `degraded` (serving, but something needs attention), `misconfigured` (cannot decide until an operator acts),
-    /// `starting` (reading its configuration for the first time) or `draining` (shutting down).
+    /// `starting` (has not read its configuration yet) or `draining` (shutting down).
     status: &'static str,
     /// Why the configuration file is not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub(crate) async fn healthz(_: Call) -> Result<Response, ApiError> {
 /// Reports whether a load balancer should send requests to this node.
 #[utoipa::path(get, path = "/readyz", responses(
     (status = 200, description = "Ready; with status `degraded`, an error field names the cause", body = HealthBody),
-    (status = 503, description = "Shutting down or starting, rejected by Redis, or `auth.key_secret` differs from that of the other nodes", body = HealthBody),
+    (status = 503, description = "Shutting down, starting without having read the configured database, rejected by Redis, or `auth.key_secret` differs from that of the other nodes", body = HealthBody),
 ))]
 pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
     if call.app.is_draining() {
@@ -65,7 +65,7 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
         StoreState::Rejected(_) => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
         // Every client with an API key would be refused.
         _ if config.secret_differs => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
-        _ if config.source == Source::File && config.is_loading => {
+        _ if config.source == Source::Unread || (config.source == Source::File && config.is_loading) => {
             (StatusCode::SERVICE_UNAVAILABLE, "starting")
         }
         StoreState::Up if is_fine => (StatusCode::OK, "ready"),

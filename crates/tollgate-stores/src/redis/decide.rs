@@ -153,7 +153,7 @@ impl Decider {
         self.add_leased(charges, &mut verdicts, started);
         match refusals.zip(query) {
             Some((refusals, _)) if admitted => refusals.invalidate(charges),
-            Some((refusals, query)) => refusals.insert(charges, &verdicts, query),
+            Some((refusals, query)) => refusals.insert(charges, &verdicts, query, self.leases.nodes()),
             None => {}
         }
         Ok((verdicts, Some(decided_at)))

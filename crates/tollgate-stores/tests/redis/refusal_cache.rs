@@ -1,12 +1,14 @@
 //! A cached refusal is what the server would reply.
 
+use std::time::Duration;
+
 use tokio::runtime::Runtime;
 use tollgate::Span;
 use tollgate::algorithms::Outcome;
-use tollgate::counters::{Charges, CounterAdmin, Effect, Verdicts};
+use tollgate::counters::{Charges, CounterAdmin, CounterStore, Effect, Verdicts};
 use tollgate::limit::Algorithm;
 use tollgate_stores::redis::RedisCounters;
-use tollgate_testkit::RedisServer;
+use tollgate_testkit::{RedisServer, wait_until};
 
 use crate::harness::limits::{Gauge, Watched, charges, limit};
 use crate::harness::{now, open, patient, runtime, single};
@@ -135,4 +137,30 @@ fn reset_or_charge_invalidates_the_cache() {
 
     node.runtime.block_on(node.store.reset(&charges([&small], 0))).unwrap();
     assert!(node.ask(&question).verdicts[0].admits());
+}
+
+/// Another node may charge what is left, which lengthens the wait.
+#[test]
+fn retry_after_includes_charges_of_other_nodes() {
+    let (server, runtime) = (RedisServer::start(), runtime());
+    runtime.block_on(async {
+        let settings = patient(single(server.address()));
+        let nodes = [open(&settings).await, open(&settings).await];
+        assert!(wait_until(Duration::from_secs(20), || nodes.iter().all(|node| node.nodes().get() == 2)));
+        let gauge = an_hour(300);
+        let ask = async |node: usize, cost: u32| {
+            waits(&nodes[node].charge_all_timed(&charges([&gauge], cost), now()).await.unwrap().0)[0]
+        };
+        assert_eq!(ask(0, 250).await, None);
+        let before = ask(0, 100).await.unwrap();
+        assert_eq!(ask(1, 50).await, None);
+        let after = ask(0, 100).await.unwrap();
+        assert!(after > before + Span::from_secs(500), "{before:?} {after:?}");
+        // A cost of one is cached: no node can charge the counter until it admits again.
+        let cached = async || {
+            ask(0, 1).await;
+            nodes[0].cached_refusals() > 0
+        };
+        assert!(cached().await || cached().await || cached().await);
+    });
 }

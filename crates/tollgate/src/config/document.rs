@@ -202,6 +202,33 @@ impl Document {
         Ok(())
     }
 
+    /// Moves a top-level key to a path of keys. A value that is there already stays, and so does the key, which is then
+    /// reported as unknown.
+    pub fn move_key(&mut self, from: &str, to: &[&str]) {
+        let Some(position) = self.root.iter().position(|(key, _)| key == from) else { return };
+        if self.has(to) {
+            return;
+        }
+        let (key, node) = self.root.remove(position);
+        if self.set(to, node.value.clone(), &node.origin).is_err() {
+            self.root.push((key, node));
+        }
+    }
+
+    /// Whether there is a value at a path of keys.
+    pub fn has(&self, path: &[&str]) -> bool {
+        let (mut table, mut found) = (Some(&self.root), false);
+        for key in path {
+            let node = table.and_then(|table| table.iter().find(|(known, _)| known == key));
+            found = node.is_some();
+            table = node.and_then(|(_, node)| match &node.value {
+                Value::Table(next) => Some(next),
+                _ => None,
+            });
+        }
+        found
+    }
+
     /// Returns a reader of the top-level table. Errors are added to `problems`.
     pub fn fields<'n, 'p>(&'n self, problems: &'p mut Problems) -> TableReader<'n, 'p> {
         TableReader::new(&self.root, String::new(), self.origin.clone(), problems)

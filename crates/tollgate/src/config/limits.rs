@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::civil::Weekday;
 
 use super::document::{TableReader, Value};
+use super::flat_names;
 use super::values::{integer, span, text, word};
 use crate::calendar::{Calendar, CalendarUnit};
 use crate::limit::{Algorithm, Limit, LimitError, Window};
@@ -21,7 +22,7 @@ const UNITS: [(&str, u64); 4] = [
     ("requests_per_day", 86_400),
 ];
 /// The keys that define limits.
-pub(super) const FORMS: [&str; 5] = ["limits", UNITS[0].0, UNITS[1].0, UNITS[2].0, UNITS[3].0];
+pub(super) const FORMS: [&str; 6] = ["limits", UNITS[0].0, UNITS[1].0, UNITS[2].0, UNITS[3].0, "limit_count"];
 
 /// Reads the limits of a rule from `limits` or `requests_per_*`. Without a valid action, missing limits are not reported.
 pub(super) fn read_limits(fields: &mut TableReader<'_, '_>, action: Option<Action>) -> Vec<Limit> {
@@ -47,6 +48,7 @@ pub(super) fn read_limits(fields: &mut TableReader<'_, '_>, action: Option<Actio
     };
     let mut limits = fields.list_of_tables("limits", |fields| read_limit(fields, algorithm, max_delay));
     limits.extend(read_per_unit(fields, algorithm, max_delay));
+    limits.extend(flat_names::read_limit(fields, algorithm, max_delay));
     check_limits(fields, &limits, action);
     limits
 }

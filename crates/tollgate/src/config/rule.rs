@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::document::{TableReader, Value};
+use super::flat_names::{self, has_flat_names};
 use super::limits::read_limits;
 use super::values::{boolean, integer, list, span, text, word};
 use crate::identity::{Dimension, ID_BYTES_MAX, canonical_net};
@@ -21,12 +22,15 @@ const COST_MAX: u32 = 1_000_000;
 
 /// Reads an entry of `[[rules]]`. Returns `None` if it has problems.
 pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
-    let rule_name = fields.require("name", name);
+    let rule_name = flat_names::read_name(fields);
     let priority = fields.read("priority", integer(0..=PRIORITY_MAX)).unwrap_or(PRIORITY_DEFAULT);
-    let when = fields.table("when", read_matcher).unwrap_or_default();
+    let mut when = fields.table("when", read_matcher).unwrap_or_default();
+    flat_names::read_conditions(fields, &mut when);
     let action = fields.read("action", word(&Action::ALL.map(|a| (a.as_str(), a))));
     let action = if fields.has("action") { action } else { Some(Action::Reject) };
-    let per = fields.items("per", dimension);
+    let action = if flat_names::throttle_rejects(fields) { Some(Action::Reject) } else { action };
+    let scope = flat_names::read_scope(fields);
+    let per = fields.items("per", dimension).or(scope);
     let limits = read_limits(fields, action);
     check_per(fields, action);
     let cost = fields.read("cost", cost);
@@ -35,7 +39,8 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     }
     let on_store_failure = read_on_store_failure(fields, ["on_store_failure", "failure_mode"]);
     let leases = fields.read("leases", boolean).unwrap_or(true);
-    let response = fields.table("response", read_response).unwrap_or_default();
+    let mut response = fields.table("response", read_response).unwrap_or_default();
+    flat_names::read_response(fields, &mut response);
     let layer = fields.read("layer", name);
     let enabled = fields.read("enabled", boolean).unwrap_or(true);
     if fields.has_problems() {
@@ -88,7 +93,7 @@ fn check_per(fields: &mut TableReader<'_, '_>, action: Option<Action>) {
         fields.report("per", format!("is not allowed with action = {:?}", action.as_str()));
     } else if action.limits() && fields.has_empty_list("per") {
         fields.report("per", "must not be empty: [\"global\"] is one shared counter".to_owned());
-    } else if action.limits() && !fields.has("per") {
+    } else if action.limits() && !fields.has("per") && !has_flat_names(fields) {
         let reason =
             "is missing: list what to count by, such as [\"client\"]; [\"global\"] is one shared counter";
         fields.report("per", reason.to_owned());
@@ -96,7 +101,7 @@ fn check_per(fields: &mut TableReader<'_, '_>, action: Option<Action>) {
 }
 
 /// A name of a rule or layer. Names starting with `@` are reserved.
-fn name(value: &Value) -> Result<String, String> {
+pub(super) fn name(value: &Value) -> Result<String, String> {
     let name = text(value)?;
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return Err(format!("must be 1 to {NAME_BYTES_MAX} bytes"));
@@ -208,7 +213,7 @@ fn read_response(fields: &mut TableReader<'_, '_>) -> Response {
     }
 }
 
-fn message(value: &Value) -> Result<String, String> {
+pub(super) fn message(value: &Value) -> Result<String, String> {
     let text = text(value)?;
     if text.len() > 1_024 { Err("must be at most 1024 bytes".to_owned()) } else { Ok(text) }
 }

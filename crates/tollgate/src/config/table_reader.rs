@@ -200,9 +200,10 @@ impl<'n, 'p> TableReader<'n, 'p> {
             .collect();
         unknown.sort_unstable_by_key(|(key, _)| *key);
         for (key, node) in unknown {
-            let reason = match suggest(key, &self.read_keys) {
-                Some(near) => format!("unknown key (did you mean {near}?)"),
-                None => "unknown key".to_owned(),
+            let reason = match (hint(key), suggest(key, &self.read_keys)) {
+                (Some(hint), _) => format!("unknown key: {hint}"),
+                (None, Some(near)) => format!("unknown key (did you mean {near}?)"),
+                (None, None) => "unknown key".to_owned(),
             };
             self.push(node.origin.clone(), self.key(key), reason);
         }
@@ -220,6 +221,24 @@ impl<'n, 'p> TableReader<'n, 'p> {
     fn push(&mut self, origin: Origin, key: String, reason: String) {
         self.problems.0.push(Problem { origin, key, reason });
     }
+}
+
+/// What to write instead of a key of another system.
+fn hint(key: &str) -> Option<&'static str> {
+    Some(match key {
+        "key_pattern" => "say what to count by with per, such as [\"tenant\"], and what to match with when",
+        "rule_id" => "a rule is identified by its name",
+        "created_at" | "updated_at" | "created_by" => "the database records it; leave it out",
+        "custom_limit_per_hour" => "write requests_per_hour",
+        "custom_limit_per_day" => "write requests_per_day",
+        "custom_burst_size" => "write burst",
+        "is_blocked" | "block_reason" | "blocked_until" => "block a user with `tollgate users block`",
+        "key_name" => "write name",
+        "max_tokens" => "write burst",
+        "redis_pool_size" => "connections to Redis are shared; set counters.connections if one is not enough",
+        "redis_socket_timeout" => "write counters.timeout",
+        _ => return None,
+    })
 }
 
 /// The known key most similar to `key`, if it is likely that it was meant.

@@ -19,7 +19,10 @@ struct ModelCounter {
 
 /// A rule set in which every rule applies, each in its own layer, and its limits in order.
 fn any_rules(random: &mut Random) -> (String, Vec<ModelCounter>) {
-    let mut text = String::new();
+    // A limiting rule for another user: without one, the built-in default would apply too.
+    let mut text = "[[rules]]\nname = \"other\"\nwhen = { users = [\"bob\"] }\nper = [\"user\"]\n\
+                    limits = [{ requests = 1, window = \"1s\" }]\n"
+        .to_owned();
     let mut counters = Vec::new();
     for number in 0..random.between(1, 4) {
         let (numbers, _) = any_limit(random);

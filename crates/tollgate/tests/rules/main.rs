@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod evaluation;
+mod flat_names;
 mod normalization;
 mod overrides;
 mod short_forms;

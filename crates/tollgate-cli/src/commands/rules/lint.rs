@@ -35,11 +35,14 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<Exit, CliError> {
 
 fn report_valid(file: &RuleFile, output: &Output) -> io::Result<Exit> {
     let rules = file.set.rules();
-    let mut warnings = warnings(rules);
+    let mut warnings = warnings(&file.set);
     // What a server has beside the items of an import is unknown here.
     if !file.is_import {
-        warnings.extend(no_limit_without_tier(rules));
+        let has_default_tier = file.set.settings().default_tier.is_some();
+        warnings.extend(no_limit_without_tier(rules).filter(|_| !has_default_tier));
     }
+    let notes = file.notes.iter().cloned();
+    warnings.extend(notes.map(|(rule, reason)| Warning { rule, reason }));
     let limits = rules.iter().map(|rule| rule.limits.len()).sum();
     let limiting = rules.iter().filter(|rule| rule.action.limits());
     let layers = limiting.map(|rule| &*rule.layer).collect::<BTreeSet<_>>().len();

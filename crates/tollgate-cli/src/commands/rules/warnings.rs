@@ -7,8 +7,11 @@
 
 use tollgate::identity::Dimension;
 use tollgate::rules::pattern::Pattern;
-use tollgate::rules::{Action, Matcher, Rule};
-use tollgate::{Algorithm, Limit};
+use tollgate::rules::{Action, DEFAULT_RULE, Matcher, Rule};
+use tollgate::{Algorithm, Limit, RuleSet};
+
+/// Rules that are made from short forms have at least this priority.
+const SHORT_FORM_PRIORITY: u32 = 999_998;
 
 /// A warning about a rule.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,15 +38,17 @@ impl<'a> RulePatterns<'a> {
     }
 }
 
-/// All warnings, in order of evaluation.
-pub(super) fn warnings(rules: &[Rule]) -> Vec<Warning> {
-    let rules: Vec<RulePatterns<'_>> =
-        rules.iter().filter(|rule| rule.enabled).map(RulePatterns::new).collect();
+/// All warnings, in order of evaluation. The built-in default is not part of the file.
+pub(super) fn warnings(set: &RuleSet) -> Vec<Warning> {
+    let is_written = |rule: &&Rule| !(set.has_built_in_default() && *rule.name == *DEFAULT_RULE);
+    let enabled = set.rules().iter().filter(|rule| rule.enabled).filter(is_written);
+    let rules: Vec<RulePatterns<'_>> = enabled.map(RulePatterns::new).collect();
     let mut found = Vec::new();
     for (position, later) in rules.iter().enumerate() {
         let earlier = &rules[..position];
         let shadowed = earlier.iter().find_map(|first| shadows(first, later));
         let certain = shadowed.or_else(|| refuses_all(earlier, later));
+        let certain = certain.or_else(|| earlier.iter().find_map(|first| takes_layer(first, later)));
         let reasons = certain.into_iter().chain(redundant_limits(later.rule));
         found.extend(reasons.map(|reason| Warning { rule: later.rule.name.to_string(), reason }));
     }
@@ -88,6 +93,48 @@ fn shadows(earlier: &RulePatterns<'_>, behind: &RulePatterns<'_>) -> Option<Stri
         }
         _ => None,
     }
+}
+
+/// Why `behind` does not apply to some requests: `earlier` takes the layer of both, and neither rule is a fallback of the
+/// other, because their conditions are of different kinds. Short forms share their layer on purpose.
+fn takes_layer(earlier: &RulePatterns<'_>, behind: &RulePatterns<'_>) -> Option<String> {
+    let (first, later) = (earlier.rule, behind.rule);
+    let per: Vec<String> = first.per.iter().map(Dimension::to_string).collect();
+    let is_chosen = *first.layer != *per.join("+");
+    let is_short_form = |rule: &Rule| rule.priority >= SHORT_FORM_PRIORITY;
+    if is_chosen || first.layer != later.layer || !first.enforces() || !later.enforces() {
+        return None;
+    }
+    let (first_has, later_has) = (condition_kinds(earlier), condition_kinds(behind));
+    let has_any = |kinds: &[bool; 7]| kinds.iter().any(|given| *given);
+    let has_common = first_has.iter().zip(&later_has).any(|(first, later)| *first && *later);
+    if has_common
+        || !has_any(&first_has)
+        || !has_any(&later_has)
+        || is_short_form(first)
+        || is_short_form(later)
+    {
+        return None;
+    }
+    Some(format!(
+        "never applies to requests that {:?} matches as well: that rule takes the layer {:?} first; name a layer if both \
+         should apply",
+        first.name, first.layer
+    ))
+}
+
+/// Which kinds of conditions a rule has.
+fn condition_kinds(rule: &RulePatterns<'_>) -> [bool; 7] {
+    let Matcher { tiers, endpoints: _, methods, ips, users, tenants, descriptors } = &rule.rule.when;
+    [
+        !rule.matches_all_endpoints(),
+        !tiers.is_empty(),
+        !methods.is_empty(),
+        !ips.is_empty(),
+        !users.is_empty(),
+        !tenants.is_empty(),
+        !descriptors.is_empty(),
+    ]
 }
 
 /// Why a rule refuses every request, if it does. After a rule that exempts some requests this is a deliberate default.
@@ -219,13 +266,12 @@ fn format_limit(limit: &Limit) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::RuleSet;
 
     use super::*;
 
     fn warned(toml: &str) -> Vec<String> {
         let set = RuleSet::from_toml(toml).unwrap();
-        warnings(set.rules()).into_iter().map(|warning| warning.rule).collect()
+        warnings(&set).into_iter().map(|warning| warning.rule).collect()
     }
 
     fn rule(name: &str, priority: u32, rest: &str) -> String {

@@ -62,6 +62,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         rejects_unknown_tiers: identity.rejects_unknown_tiers,
         rules: rules?,
         normalization: identity.normalization,
+        warnings: Vec::new(),
         source,
     })
 }

@@ -287,3 +287,17 @@ fn keys_that_require_a_restart_are_listed() {
     assert_eq!(old.needs_restart(&new), ["server.listen", "log"]);
     assert!(old.needs_restart(&Settings::from_toml("default_limit = 3").unwrap()).is_empty());
 }
+
+#[test]
+fn redis_url_stands_for_the_counters_section() {
+    let settings =
+        Settings::from_toml("redis_url = \"redis://127.0.0.1:7001\"\nfailure_mode = \"fail_open\"").unwrap();
+    let json = settings.to_json();
+    assert_eq!((&json["counters"]["store"], &json["on_store_failure"]), (&"redis".into(), &"open".into()));
+    assert_eq!(json["counters"]["url"], "redis://127.0.0.1:7001");
+    let twice = "redis_url = \"redis://a\"\n[counters]\nstore = \"redis\"\nurl = \"redis://b\"";
+    let error = Settings::from_toml(twice).unwrap_err().to_string();
+    assert!(error.contains("redis_url"), "{error}");
+    let pool = Settings::from_toml("redis_pool_size = 20").unwrap_err().to_string();
+    assert!(pool.contains("counters.connections"), "{pool}");
+}

@@ -12,6 +12,7 @@ use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, StoredItem};
 use tracing::{error, info, warn};
 
 use super::database_rules::DatabaseRules;
+use super::listed_blocks::ListedBlocks;
 use super::rule_sources::RuleSources;
 use super::{ConfigSync, Source, items};
 use crate::ServiceLimiter;
@@ -27,6 +28,8 @@ pub(super) struct Configuration {
     pub(super) rules: DatabaseRules,
     pub(super) overrides: Overrides,
     pub(super) accounts: Accounts,
+    /// Absent in a snapshot.
+    pub(super) listed_blocks: Option<ListedBlocks>,
     /// Whether some ids were not normalized.
     pub(super) has_other_ids: bool,
     /// The normalization that the ids were loaded with.
@@ -43,11 +46,13 @@ pub(super) async fn load(
         rules: DatabaseRules::default(),
         accounts: Accounts::default().edit(),
         overrides: HashMap::new(),
+        listed_blocks: ListedBlocks::default(),
     };
     let mut others = Vec::new();
     let version = database
         .load(|stored: StoredItem| {
             let id = stored.item.id();
+            loading.listed_blocks.put(&stored);
             if normalize::is_normalized(&id, normalization) {
                 loading.put(id, &stored);
             } else {
@@ -75,6 +80,7 @@ pub(super) async fn load(
         rules: loading.rules,
         accounts: loading.accounts.finish(),
         overrides: loading.overrides.into_values().collect(),
+        listed_blocks: Some(loading.listed_blocks),
         has_other_ids: other_ids > 0,
         normalization: normalization.clone(),
     })
@@ -85,6 +91,7 @@ struct Loading {
     rules: DatabaseRules,
     accounts: AccountsEditor,
     overrides: HashMap<ItemId, Override>,
+    listed_blocks: ListedBlocks,
 }
 
 impl Loading {
@@ -113,7 +120,9 @@ pub(super) fn put_in_force(
     configuration: Configuration,
     source: Source,
 ) {
-    let Configuration { version, rules, overrides, accounts, has_other_ids, normalization } = configuration;
+    let Configuration { version, rules, overrides, accounts, listed_blocks, has_other_ids, normalization } =
+        configuration;
+    *sync.listed_blocks.lock() = listed_blocks;
     sync.has_other_ids.store(has_other_ids, Ordering::Relaxed);
     let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
     let mut sources = sync.rules.lock();
@@ -153,6 +162,7 @@ pub(super) async fn apply_changes(
         apply_overrides(limiter, now, changed).await;
     }
     let has_rules = apply_rules(sync, limiter, changed);
+    apply_listed_blocks(sync, changed);
     info!(version, changes = changed.len(), "configuration changes are in force");
     sync.version.send_replace(version);
     has_rules
@@ -170,6 +180,17 @@ fn apply_accounts(limiter: &ServiceLimiter, changed: &[ItemState]) {
     if has_accounts {
         let accounts = accounts.finish();
         limiter.update_accounts(|_| accounts.clone());
+    }
+}
+
+fn apply_listed_blocks(sync: &ConfigSync, changed: &[ItemState]) {
+    let mut listed = sync.listed_blocks.lock();
+    for (id, stored) in changed {
+        match (listed.as_mut(), stored) {
+            (Some(listed), Some(stored)) => listed.put(stored),
+            (Some(listed), None) => listed.remove(id),
+            (None, _) => {}
+        }
     }
 }
 

@@ -75,6 +75,7 @@ impl Head {
             rules,
             overrides: self.limits.into_iter().collect(),
             accounts,
+            listed_blocks: None,
             has_other_ids: false,
             normalization: self.normalization,
         }

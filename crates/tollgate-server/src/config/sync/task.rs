@@ -91,6 +91,9 @@ impl SyncTask {
                 loaded
             } else {
                 snapshot_used = true;
+                if !sync.state.load().is_loading {
+                    note_outage(&sync, format!("{} does not respond", sync.sql.describe()));
+                }
                 self.load_snapshot("the initial load takes long").await;
                 loading.await
             };
@@ -100,7 +103,7 @@ impl SyncTask {
                     return database;
                 }
                 Err(error) => {
-                    note_outage(&sync, &error.into());
+                    note_outage(&sync, outage_reason(&sync, error.into()).await);
                     if !snapshot_used {
                         snapshot_used = true;
                         self.load_snapshot("the initial load failed").await;
@@ -123,6 +126,11 @@ impl SyncTask {
             warn!(
                 version,
                 reason, "serving without the database: the last valid configuration on disk is in force"
+            );
+        } else if sync.is_unread() {
+            warn!(
+                reason,
+                "not ready: there is no configuration on disk, so checks answer 503 until the database was read once, unless on_store_failure is open"
             );
         } else {
             warn!(
@@ -190,7 +198,10 @@ impl SyncTask {
                     note_recovery(&self.parts.sync);
                     self.check_key_secret(&database).await;
                 }
-                Err(error) => note_outage(&self.parts.sync, &error),
+                Err(error) => {
+                    let reason = outage_reason(&self.parts.sync, error).await;
+                    note_outage(&self.parts.sync, reason);
+                }
             }
             self.save_if_due().await;
         }
@@ -312,18 +323,40 @@ fn warn_if_older(version: u64, previous: Option<u64>) {
     }
 }
 
+/// Why the database failed, with its name and host. The pool reports only a timeout if the server is down; a new connection
+/// reports the cause.
+async fn outage_reason(sync: &ConfigSync, error: PollError) -> String {
+    let (database, reason) = (sync.sql.describe(), error.to_string());
+    if reason.contains(&database) {
+        return reason;
+    }
+    let is_unreachable = match &error {
+        PollError::Database(error) => error.is_unreachable(),
+        PollError::Timeout => true,
+    };
+    if is_unreachable && let Err(cause) = Database::connect(sync.sql.clone()).await {
+        return cause.to_string();
+    }
+    format!("{database}: {reason}")
+}
+
 /// Logs the beginning of an outage.
-fn note_outage(sync: &ConfigSync, error: &PollError) {
-    let reason = error.to_string();
-    if sync.state.load().database_error.is_none() {
-        warn!(error = %reason, "the database is unreachable: the last configuration stays in force");
+fn note_outage(sync: &ConfigSync, reason: String) {
+    let state = sync.state.load();
+    match state.source {
+        _ if state.database_error.is_some() => {}
+        Source::Database => {
+            warn!(error = %reason, "the database is unreachable: the last configuration stays in force");
+        }
+        // What is in force at a start is logged with the snapshot.
+        _ => warn!(error = %reason, "the database is unreachable"),
     }
     sync.update_state(|state| state.database_error = Some(reason.clone()));
 }
 
 fn note_recovery(sync: &ConfigSync) {
     if sync.state.load().database_error.is_some() {
-        info!("the database is reachable again");
+        info!(database = %sync.sql.describe(), "the database is reachable again");
         sync.update_state(|state| state.database_error = None);
     }
 }

@@ -48,6 +48,8 @@ fn problem_includes_what_is_in_force() {
     assert_eq!(state.problem(), None);
     state.database_error = Some("it is down".to_owned());
     assert!(state.problem().unwrap().starts_with("it is down; only the rules of the settings file"));
+    state.source = Source::Unread;
+    assert!(state.problem().unwrap().contains("checks answer 503"));
     state.source = Source::Snapshot;
     assert!(state.problem().unwrap().contains("on disk"));
     state.rules_error = Some("two rules conflict".to_owned());

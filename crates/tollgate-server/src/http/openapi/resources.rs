@@ -1,6 +1,7 @@
 //! The operations of the CRUD handlers, described once for every kind of configuration item.
 
 use serde_json::{Value, json};
+use tollgate_stores::sql::ItemKind;
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
@@ -13,6 +14,12 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
     let plural = view::plural(R::KIND);
     let (input, item) = (add_schema::<R::Input>(api), add_schema::<R::View>(api));
     let page = add_page_schema(api, plural, noun, &item);
+    if matches!(R::KIND, ItemKind::Rule | ItemKind::Tier | ItemKind::Block) {
+        let stale =
+            "Present and true while the database is unreachable: the items that this node last read from it.";
+        api["components"]["schemas"][&page]["properties"]["stale"] =
+            json!({ "type": "boolean", "description": stale });
+    }
     let item_id = json!({
         "name": R::ID_FIELD, "in": "path", "required": true, "description": id, "schema": { "type": "string" },
     });

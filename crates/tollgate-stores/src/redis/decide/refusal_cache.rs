@@ -3,6 +3,10 @@
 //! A refused request changes nothing, so an identical request is refused too, until a refusing limit would admit it or is
 //! charged or reset. The cache key contains all charges with their costs: another cost has another wait.
 //!
+//! A counter that refuses a cost of one cannot be charged by any node until it admits again, so the entry is exact. A
+//! higher cost may be refused while other nodes still charge what is left, which lengthens the wait: where there are other
+//! nodes, such refusals are not cached.
+//!
 //! An entry lives at most one second, so that a reset or a rule change on another node takes effect even if its message is
 //! lost, and at most one window, so that the client's next violation is recorded. Limits that did not refuse may be up to a
 //! second out of date: a limit shared by all clients changes constantly and must not invalidate the entry.
@@ -87,10 +91,13 @@ impl RefusalCache {
 
     /// Adds a refusal. The server decided between `query` and now. The entry ends by the earliest of these instants and its
     /// waits count from the latest, so that a client that obeys them does not come too early.
-    pub(crate) fn insert(&self, charges: &Charges<'_>, verdicts: &Verdicts, query: Query) {
+    pub(crate) fn insert(&self, charges: &Charges<'_>, verdicts: &Verdicts, query: Query, nodes: u32) {
+        let judged = || charges.charges.iter().zip(&verdicts.verdicts);
+        if nodes > 1 && judged().any(|(charge, verdict)| charge.cost > 1 && ttl(charge, verdict).is_some()) {
+            return;
+        }
         let cooldown = verdicts.cooldown.filter(|_| charges.penalty.is_some());
-        let judged = charges.charges.iter().zip(&verdicts.verdicts);
-        let ttl = judged.filter_map(|(charge, verdict)| ttl(charge, verdict)).chain(cooldown).min();
+        let ttl = judged().filter_map(|(charge, verdict)| ttl(charge, verdict)).chain(cooldown).min();
         let Some(ttl) = ttl else { return };
         let decided_at = Instant::now();
         let refusal = Refusal {
