@@ -112,7 +112,7 @@ fn status_shows_blocks_cooldowns_and_bursts() {
         |body: &str| run_against("200 OK", body, &["status", "--user", "a", "--endpoint", "/x"]).0.stdout;
     let unused =
         r#"{"allowed":true,"limit":1000,"remaining":20,"capacity":20,"reset_at":1,"usage_percentage":0.0}"#;
-    assert_eq!(shown(unused), "a on /x: 20 of 20 left in the burst, limit 1000, 0.0 % used\n");
+    assert_eq!(shown(unused), "a on /x: 20 of 20 available now, 1000, 0.0 % used\n");
     let blocked = r#"{"allowed":false,"limit":null,"remaining":null,"decision":"blocked","reason":"abuse","blocked_until":1}"#;
     assert_eq!(shown(blocked), "a on /x: blocked, abuse, ends now\n");
     let permanent = r#"{"allowed":false,"limit":null,"decision":"blocked","reason":"","blocked_until":null}"#;

@@ -261,8 +261,7 @@ impl Checker<'_> {
     fn require_available(&self, mut decision: Decision) -> Result<Decision, CheckError> {
         decision.degraded |= self.is_unread;
         match decision.answer {
-            Answer::Unavailable if decision.misconfigured => Err(StoreError::Misconfigured.into()),
-            Answer::Unavailable => Err(StoreError::Unreachable.into()),
+            Answer::Unavailable => Err(CheckError::Unavailable(Box::new(decision))),
             _ => Ok(decision),
         }
     }

@@ -82,6 +82,17 @@ impl Calendar {
         (self.midnight(first), self.midnight(self.next_first(first)))
     }
 
+    /// For people: `day in UTC`, `week from Sunday in UTC`, `month from day 15 in Europe/Berlin`.
+    pub(crate) fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.unit {
+            CalendarUnit::Day => f.write_str("day")?,
+            CalendarUnit::Week(start) => write!(f, "week from {start:?}")?,
+            CalendarUnit::Month(1) => f.write_str("month")?,
+            CalendarUnit::Month(day) => write!(f, "month from day {day}")?,
+        }
+        write!(f, " in {}", self.zone.iana_name().unwrap_or("UTC"))
+    }
+
     /// The nominal length: 24 hours, 7 days or 30 days.
     pub const fn nominal(&self) -> Span {
         Span::from_secs(match self.unit {

@@ -6,7 +6,7 @@ use crate::accounts::{Block, BlockPosition};
 use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charge, Effect, StoreError, Verdicts};
 use crate::identity::Client;
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, Window};
 use crate::rules::{ChargePlan, EvaluationEnd, OnStoreFailure, Rule, RuleSet, Snapshot, namespace};
 use crate::time::{Span, Timestamp};
 
@@ -67,16 +67,16 @@ named_enum! {
 }
 
 /// The verdict of one limit on one request.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitReport {
     /// The position of the rule in the set.
     rule: u32,
     /// Requests per window.
     pub requests: u32,
-    /// The largest cost that can ever be admitted at once.
+    /// The largest cost that can ever be admitted at once; during an outage, of this node's share.
     pub capacity: u32,
-    /// The length of the window; nominal for a calendar window.
-    pub window: Span,
+    /// The window.
+    pub window: Window,
     /// The algorithm.
     pub algorithm: Algorithm,
     /// Whether a refusal by this limit refuses the request.
@@ -89,6 +89,11 @@ impl LimitReport {
     /// What remains, as reported to clients: never more than `requests`.
     pub fn remaining(&self) -> u32 {
         self.verdict.remaining.min(self.requests)
+    }
+
+    /// The length of the window; nominal for a calendar window.
+    pub fn window_length(&self) -> Span {
+        self.window.length()
     }
 
     /// Whether the rule is at this position of the set.
@@ -221,6 +226,14 @@ impl Draft {
         self.reports
     }
 
+    /// Reports these capacities, one for each limit.
+    pub(crate) fn with_capacities(mut self, capacities: impl Iterator<Item = u32>) -> Self {
+        for (report, capacity) in self.reports.iter_mut().zip(capacities) {
+            report.capacity = capacity;
+        }
+        self
+    }
+
     pub(crate) fn degraded(self) -> Self {
         Draft { degraded: true, ..self }
     }
@@ -255,7 +268,7 @@ fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> LimitReport {
         rule,
         requests: charge.limit.requests(),
         capacity: charge.limit.capacity(),
-        window: charge.limit.window_length(),
+        window: charge.limit.window().clone(),
         algorithm: charge.limit.algorithm(),
         effect: charge.effect,
         verdict,

@@ -5,8 +5,9 @@ use std::fmt::Write;
 use itoa::Buffer;
 
 use crate::counters::Effect;
-use crate::decision::{Decision, LimitReport};
-use crate::time::Span;
+use crate::decision::{Answer, Decision, LimitReport};
+use crate::limit::Limit;
+use crate::time::{Span, Timestamp};
 
 named_enum! {
     /// A family of header fields. Drafts are versioned, so that a client written for one keeps working.
@@ -79,8 +80,64 @@ pub fn for_each(decision: &Decision, profiles: &[HeaderProfile], mut put: impl F
             }
         }
     }
+    match decision.answer {
+        Answer::Block => {
+            let until = decision.block().and_then(|block| block.until);
+            without_counter(&Refused { until, ..Refused::at(decision.now) }, profiles, &mut put);
+        }
+        Answer::Unavailable => {
+            let limit = decision.rule().and_then(|rule| rule.limits.first()).map(|limit| &limit.limit);
+            let until = Some(decision.now + Span::from_secs(1));
+            without_counter(&Refused { limit, until, now: decision.now }, profiles, &mut put);
+        }
+        Answer::Admit { .. } | Answer::Refuse { .. } => {}
+    }
     if let Some(wait) = decision.retry_after() {
         put(Field::RetryAfter, Buffer::new().format(retry_after_secs(wait)));
+    }
+}
+
+/// Calls `put` with each header field of a client that is refused whatever its counters hold, such as one with a revoked
+/// API key.
+pub fn for_blocked(profiles: &[HeaderProfile], mut put: impl FnMut(Field, &str)) {
+    without_counter(&Refused::at(Timestamp::default()), profiles, &mut put);
+}
+
+/// A refusal that no counter made: nothing is left, of a limit of 0 if there is none.
+struct Refused<'a> {
+    limit: Option<&'a Limit>,
+    /// When a retry may pass, if that is known.
+    until: Option<Timestamp>,
+    now: Timestamp,
+}
+
+impl Refused<'_> {
+    fn at(now: Timestamp) -> Self {
+        Refused { limit: None, until: None, now }
+    }
+}
+
+fn without_counter(refused: &Refused<'_>, profiles: &[HeaderProfile], put: &mut impl FnMut(Field, &str)) {
+    let requests = refused.limit.map_or(0, Limit::requests);
+    for profile in profiles {
+        let (limit, remaining, reset) = match profile {
+            HeaderProfile::XRateLimit | HeaderProfile::Draft03 => {
+                (Field::XLimit, Field::XRemaining, Field::XReset)
+            }
+            HeaderProfile::Draft06 => (Field::Limit, Field::Remaining, Field::Reset),
+            // It names policies, and no policy decided.
+            HeaderProfile::Draft10 => continue,
+        };
+        put(limit, Buffer::new().format(requests));
+        put(remaining, "0");
+        if let Some(until) = refused.until {
+            let is_absolute = *profile == HeaderProfile::XRateLimit;
+            let wait = until.since(refused.now).as_secs_ceil();
+            put(reset, Buffer::new().format(if is_absolute { until.as_secs_ceil() } else { wait }));
+        }
+        if let (HeaderProfile::XRateLimit, Some(limit)) = (profile, refused.limit) {
+            put(Field::XStrategy, limit.algorithm().as_str());
+        }
     }
 }
 
@@ -100,7 +157,7 @@ fn x_ratelimit(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(F
 fn draft_03(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Field, &str)) {
     let mut line = report.requests.to_string();
     for each in enforced(decision) {
-        let window = each.window.as_secs_ceil();
+        let window = each.window_length().as_secs_ceil();
         let _ = write!(line, ", {};w={window};name={}", each.requests, quoted(&policy_name(decision, each)));
     }
     put(Field::XLimit, &line);
@@ -113,14 +170,14 @@ fn draft_06(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Fiel
     put(Field::Remaining, Buffer::new().format(report.remaining()));
     put(Field::Reset, Buffer::new().format(seconds_to_reset(decision, report)));
     let policies =
-        enforced(decision).map(|each| format!("{};w={}", each.requests, each.window.as_secs_ceil()));
+        enforced(decision).map(|each| format!("{};w={}", each.requests, each.window_length().as_secs_ceil()));
     put(Field::Policy, &policies.collect::<Vec<_>>().join(", "));
 }
 
 fn draft_10(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Field, &str)) {
     let policy = |each: &LimitReport| {
         let name = quoted(&policy_name(decision, each));
-        format!("{name};q={};w={}", each.requests, each.window.as_secs_ceil())
+        format!("{name};q={};w={}", each.requests, each.window_length().as_secs_ceil())
     };
     put(Field::Policy, &enforced(decision).map(policy).collect::<Vec<_>>().join(", "));
     let name = quoted(&policy_name(decision, report));
@@ -143,7 +200,7 @@ fn seconds_to_reset(decision: &Decision, report: &LimitReport) -> u64 {
 fn policy_name(decision: &Decision, report: &LimitReport) -> String {
     let rule = decision.rule_name_of(report);
     let several = enforced(decision).filter(|other| decision.rule_name_of(other) == rule).count() > 1;
-    if several { format!("{rule}/{}", report.window) } else { rule.to_owned() }
+    if several { format!("{rule}/{}", report.window_length()) } else { rule.to_owned() }
 }
 
 /// A structured-field string: printable ASCII, with quotes and backslashes escaped.
@@ -164,7 +221,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
+    use crate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet};
 
     const TWO_LIMITS: &str = r#"
         [[rules]]
@@ -198,7 +255,7 @@ mod tests {
             let user = Some(Id::parse("alice").unwrap());
             let request = Request { user, ..Request::new(Endpoint::parse("/").unwrap()) };
             let decision = limiter.check_now(&request, Timestamp::from_secs(600));
-            assert_eq!(decision.binding().unwrap().window.as_secs_ceil(), seconds, "{window}");
+            assert_eq!(decision.binding().unwrap().window_length().as_secs_ceil(), seconds, "{window}");
             let mut policy = None;
             for_each(&decision, &[HeaderProfile::Draft10], |field, value| {
                 policy = policy.take().or((field.as_str() == "ratelimit-policy").then(|| value.to_owned()));

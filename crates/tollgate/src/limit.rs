@@ -59,6 +59,30 @@ pub enum Window {
     Calendar(Arc<Calendar>),
 }
 
+impl Window {
+    /// The length; nominal for a calendar window.
+    pub fn length(&self) -> Span {
+        match self {
+            Window::Length(span) => *span,
+            Window::Calendar(calendar) => calendar.nominal(),
+        }
+    }
+
+    /// The window for people: `1m`, `month in Europe/Berlin`.
+    pub fn describe(&self) -> impl fmt::Display {
+        struct Described<'a>(&'a Window);
+        impl fmt::Display for Described<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.0 {
+                    Window::Length(span) => span.fmt(f),
+                    Window::Calendar(calendar) => calendar.describe(f),
+                }
+            }
+        }
+        Described(self)
+    }
+}
+
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -250,10 +274,7 @@ impl Limit {
 
     /// The length of one window; nominal for a calendar window, whose lengths differ.
     pub fn window_length(&self) -> Span {
-        match &self.window {
-            Window::Length(length) => *length,
-            Window::Calendar(calendar) => calendar.nominal(),
-        }
+        self.window.length()
     }
 
     /// The upper bound of a window's length, for retention. A calendar window may be much longer than its nominal length.

@@ -543,6 +543,16 @@ fn on_store_failure_is_applied_per_rule() {
 }
 
 #[test]
+fn unused_client_has_its_whole_share_during_an_outage() {
+    let shared = Shared::default();
+    let limiter = node(&shared);
+    shared.down.store(true, Ordering::Relaxed);
+    let peek = check(&limiter, 0, 7_200);
+    let report = peek.binding().unwrap();
+    assert_eq!((report.requests, report.capacity, report.verdict.remaining), (100, 25, 25));
+}
+
+#[test]
 fn failure_mode_of_the_file_applies_to_rules_without_one() {
     let answer = |text: &str, path: &str, tier: Option<&str>| {
         let shared = Shared { down: true.into(), ..Shared::default() };

@@ -28,7 +28,7 @@ pub(crate) fn run(explain: &ExplainArgs, client: &Client, output: &Output) -> Re
     let body = &response.body;
     output.warnings(body);
     Ok(output.response(&response.text, || {
-        let rules = rules(&body["rules"]).render(output);
+        let rules = rules(&body["rules"], body["degraded"].as_bool() == Some(true)).render(output);
         let unlisted = unlisted(body, explain.all);
         format!("{}{}\n{rules}{unlisted}", decision(body, output), account(&body["account"]))
     })?)
@@ -61,17 +61,18 @@ fn unlisted(body: &Value, all: bool) -> String {
 }
 
 /// One row per limit; the first row of a rule also names the rule.
-fn rules(rules: &Value) -> Table {
+fn rules(rules: &Value, is_degraded: bool) -> Table {
     let headings =
         ["MATCHED", "PRIORITY", "RULE", "ACTION", "LAYER", "LIMIT", "REMAINING", "RESET", "RETRY", "WHY"];
     let mut table = Table::new(&headings);
     for rule in rules.as_array().into_iter().flatten() {
         let limits = rule["limits"].as_array().map_or(&[] as &[Value], Vec::as_slice);
-        let first = limits.first().map_or([const { String::new() }; 4], limit_cells).map(Cell::from);
+        let first = limits.first().map(|limit| limit_cells(limit, is_degraded));
+        let first = first.unwrap_or_default().map(Cell::from);
         table.row(rule_cells(rule).into_iter().chain(first).chain([text_of(&rule["reason"]).into()]));
         for limit in limits.iter().skip(1) {
             let blank = std::iter::repeat_n("", 5).map(Cell::from);
-            table.row(blank.chain(limit_cells(limit).map(Cell::from)));
+            table.row(blank.chain(limit_cells(limit, is_degraded).map(Cell::from)));
         }
     }
     table
@@ -86,12 +87,14 @@ fn rule_cells(rule: &Value) -> [Cell; 5] {
     [matched, text("priority"), text("name"), text("action"), text("layer")]
 }
 
-fn limit_cells(limit: &Value) -> [String; 4] {
-    let window = limit["window_seconds"].as_u64().map(format_duration);
-    let amount = match window {
-        Some(window) => format!("{}/{window} {}", text_of(&limit["limit"]), text_of(&limit["strategy"])),
-        None => format!("{} {}", text_of(&limit["limit"]), text_of(&limit["strategy"])),
-    };
+fn limit_cells(limit: &Value, is_degraded: bool) -> [String; 4] {
+    let window = limit["window"].as_str().map(escape);
+    let window = window.or_else(|| limit["window_seconds"].as_u64().map(format_duration));
+    let window = window.map(|window| format!("/{window}")).unwrap_or_default();
+    let capacity = limit["capacity"].as_u64().filter(|capacity| limit["limit"].as_u64() != Some(*capacity));
+    let word = if is_degraded { "share" } else { "burst" };
+    let burst = capacity.map(|capacity| format!(" {word} {capacity}")).unwrap_or_default();
+    let amount = format!("{}{window}{burst} {}", text_of(&limit["limit"]), text_of(&limit["strategy"]));
     let retry = limit["retry_after"].as_u64().map(format_duration);
     let reset = format_reset(&limit["reset_at"]);
     [
@@ -120,6 +123,17 @@ mod tests {
     }
 
     #[test]
+    fn limit_shows_burst_share_and_calendar_window() {
+        let limit =
+            json!({"limit": 60, "capacity": 20, "window": "1m", "window_seconds": 60, "strategy": "gcra"});
+        assert_eq!(limit_cells(&limit, false)[0], "60/1m burst 20 gcra");
+        assert_eq!(limit_cells(&limit, true)[0], "60/1m share 20 gcra");
+        let month = json!({"limit": 9, "capacity": 9, "window": "month in Europe/Berlin", "window_seconds": null,
+                           "strategy": "fixed_window"});
+        assert_eq!(limit_cells(&month, false)[0], "9/month in Europe/Berlin fixed_window");
+    }
+
+    #[test]
     fn every_limit_has_a_row() {
         let response = json!([
             {"name": "free", "matched": true, "reason": "matches: its limits apply", "action": "reject",
@@ -131,7 +145,7 @@ mod tests {
             {"name": "pro", "matched": false, "reason": "the tier does not match", "action": "reject",
              "priority": 600, "layer": "user", "limits": []},
         ]);
-        let shown = rules(&response).render(&Output::new(false, Color::Never));
+        let shown = rules(&response, false).render(&Output::new(false, Color::Never));
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(lines.len(), 4, "{shown}");
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::request_args::RequestArgs;
+use crate::output::decision::available;
 use crate::output::format::{format_full_at, format_reset};
 use crate::output::{Style, escape};
 use crate::secret::contains_key;
@@ -31,10 +32,7 @@ fn details(body: &Value) -> Vec<String> {
     let in_cooldown = !body["cooldown_until"].is_null();
     let left = match (body["remaining"].as_u64(), body["limit"].as_u64()) {
         _ if in_cooldown => "in cooldown".to_owned(),
-        (Some(remaining), Some(limit)) => match body["capacity"].as_u64().filter(|burst| *burst < limit) {
-            Some(burst) => format!("{remaining} of {burst} left in the burst, limit {limit}"),
-            None => format!("{remaining} of {limit} left"),
-        },
+        (Some(remaining), Some(limit)) => available(body, remaining, limit),
         // Blocked by a rule or an administrator, so there is no counter to report.
         _ if blocked || body["allowed"].as_bool() == Some(false) => "blocked".to_owned(),
         _ => "no limit applies".to_owned(),

@@ -43,7 +43,7 @@ fn verdict(body: &Value) -> (Style, &'static str) {
 fn details(body: &Value) -> Vec<String> {
     let mut details = Vec::new();
     if let (Some(remaining), Some(limit)) = (body["remaining"].as_u64(), body["limit"].as_u64()) {
-        details.push(format!("{remaining} of {limit} left"));
+        details.push(available(body, remaining, limit));
     }
     if let Some(wait) = body["retry_after"].as_u64() {
         details.push(format!("retry in {}", format_duration(wait)));
@@ -62,6 +62,28 @@ fn details(body: &Value) -> Vec<String> {
         details.push("degraded: decided without the shared counters".to_owned());
     }
     details
+}
+
+/// What is left: `1 of 2 left`, or with a burst `20 of 20 available now, 60 per minute`.
+pub(crate) fn available(body: &Value, remaining: u64, limit: u64) -> String {
+    // More than the limit is never reported as remaining.
+    let Some(capacity) = body["capacity"].as_u64().filter(|capacity| *capacity != limit) else {
+        return format!("{remaining} of {limit} left");
+    };
+    let share = if body["degraded"].as_bool() == Some(true) { " of this node's share" } else { "" };
+    let per = body["window"].as_str().map(|window| format!(" per {}", escape(unit(window))));
+    format!("{remaining} of {}{share} available now, {limit}{}", capacity.min(limit), per.unwrap_or_default())
+}
+
+/// A window after "per": `minute` for `1m`.
+fn unit(window: &str) -> &str {
+    match window {
+        "1s" => "second",
+        "1m" => "minute",
+        "1h" => "hour",
+        "1d" => "day",
+        other => other,
+    }
 }
 
 #[cfg(test)]
@@ -89,6 +111,18 @@ mod tests {
         let blocked =
             json!({"allowed": false, "decision": "blocked", "reason": "abuse\x1b[2J", "blocked_until": 1});
         assert_eq!(decision(&blocked, &output), "blocked: for 0s, abuse\\u{1b}[2J\n");
+    }
+
+    #[test]
+    fn burst_and_share_are_shown_beside_the_rate() {
+        let shown = |remaining, limit, capacity, window: &str, degraded: bool| {
+            let body = json!({"capacity": capacity, "window": window, "degraded": degraded});
+            available(&body, remaining, limit)
+        };
+        assert_eq!(shown(20, 60, 20, "1m", false), "20 of 20 available now, 60 per minute");
+        assert_eq!(shown(60, 60, 90, "90s", false), "60 of 60 available now, 60 per 90s");
+        assert_eq!(shown(30, 60, 30, "1h", true), "30 of 30 of this node's share available now, 60 per hour");
+        assert_eq!(shown(3, 60, 60, "1m", false), "3 of 60 left");
     }
 
     #[test]

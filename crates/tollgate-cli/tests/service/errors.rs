@@ -216,3 +216,55 @@ fn probes_ignore_foreign_credentials() {
     let service = Service::unconfigured();
     assert_eq!(service.send("GET", "/healthz", &[("authorization", "Basic abc")], "").status, 200);
 }
+
+#[test]
+fn every_error_has_details() {
+    let service = Service::unconfigured();
+    for answer in [
+        service.get("/nowhere"),
+        service.get("/v1/rate-limit/check"),
+        service.get("/v1/admin/keys"),
+        service.admin("GET", "/v1/admin/rules/nosuch", ""),
+        service.admin("GET", "/v1/rate-limit/config?user_id=a&endpoint=/x", ""),
+        service.send("POST", CHECK, &[("content-type", "text/plain")], "x"),
+        service.post(CHECK, "{}"),
+    ] {
+        let error = &answer.json()["error"];
+        assert!(error["details"]["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{error}");
+    }
+}
+
+#[test]
+fn refusals_without_a_counter_have_rate_limit_headers() {
+    let limits = |answer: &crate::harness::Answer| {
+        ["limit", "remaining", "reset", "strategy"]
+            .map(|field| answer.header(&format!("x-ratelimit-{field}")).map(str::to_owned))
+    };
+    let some = |text: &str| Some(text.to_owned());
+    let service = Service::with_config(
+        "[[rules]]\nname = \"no-bob\"\naction = \"block\"\nwhen = { users = [\"bob\"] }\n",
+    );
+    let blocked = service.check("bob", "/x");
+    assert_eq!((blocked.status, limits(&blocked)), (403, [some("0"), some("0"), None, None]));
+    let block = r#"{"client":"user:eve","until":"2040-01-31T12:00:00Z"}"#;
+    assert_eq!(service.admin("POST", "/v1/admin/blocks", block).status, 201);
+    let blocked = service.check("eve", "/x");
+    assert_eq!((blocked.status, limits(&blocked)), (403, [some("0"), some("0"), some("2211624000"), None]));
+    let unknown = format!(r#"{{"endpoint":"/x","api_key":"tg_aaaaaaaaaaaaaaaa_{}"}}"#, "a".repeat(43));
+    let refused = service.post(CHECK, &unknown);
+    assert_eq!((refused.status, limits(&refused)), (403, [some("0"), some("0"), None, None]));
+
+    let unreachable = Service::with_config(
+        "[counters]\nstore = \"redis\"\nurl = \"redis://127.0.0.1:1\"\n\
+         [[rules]]\nname = \"r\"\nper = [\"user\"]\non_store_failure = \"closed\"\n\
+         limits = [{ requests = 7, window = \"1m\" }]",
+    );
+    for answer in
+        [unreachable.check("a", "/x"), unreachable.get("/v1/rate-limit/status?user_id=a&endpoint=/x")]
+    {
+        assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
+        let [limit, remaining, reset, strategy] = limits(&answer);
+        assert_eq!((limit, remaining, strategy), (some("7"), some("0"), some("token_bucket")));
+        assert!(reset.is_some_and(|reset| reset.parse::<u64>().is_ok()));
+    }
+}

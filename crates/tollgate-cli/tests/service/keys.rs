@@ -174,3 +174,66 @@ fn caller_keys_record_their_usage() {
     });
     assert!(key["last_used_at"].as_str().is_some(), "{key}");
 }
+
+#[test]
+fn whole_key_in_place_of_an_id_is_refused_and_not_repeated() {
+    let service = Service::unconfigured();
+    let made = create_key(&service, &json!({"name": "app", "user_id": "alice"}));
+    let key = made["key"].as_str().unwrap();
+    let id = made["id"].as_str().unwrap();
+    let secret = &key[20..40];
+    let (truncated, in_text) = (&key[..key.len() - 5], format!("Bearer {key}"));
+    let mut answers = Vec::new();
+    let mut admin = |method: &str, path: &str, body: Value| {
+        let answer = send(&service, method, path, &body);
+        assert_eq!(answer.status, 400, "{method} {path}: {}", answer.text);
+        answers.push(answer.text);
+    };
+    for method in ["GET", "DELETE"] {
+        for kind in ["keys", "quotas", "rules", "tiers", "blocks/user:", "penalties/user:"] {
+            let path = format!("/v1/admin/{}{}{key}", kind, if kind.ends_with(':') { "" } else { "/" });
+            if !(method == "GET" && kind.starts_with("penalties")) {
+                admin(method, &path, Value::Null);
+            }
+        }
+    }
+    admin("PUT", &format!("/v1/admin/quotas/{key}"), json!({"tier": "gold"}));
+    admin("PUT", &format!("/v1/admin/quotas/{truncated}"), json!({"tier": "gold"}));
+    admin("PUT", &format!("/v1/admin/keys/{key}"), json!({"name": "app"}));
+    admin("POST", &format!("/v1/admin/keys/{key}/revoke"), Value::Null);
+    admin("POST", "/v1/admin/quotas", json!({"user_id": key}));
+    admin("POST", "/v1/admin/quotas", json!({"user_id": in_text}));
+    admin("POST", "/v1/admin/keys", json!({"name": key}));
+    admin("POST", "/v1/admin/blocks", json!({"client": format!("api_key:{key}")}));
+    admin("POST", "/v1/admin/rules", json!({"name": "r", "action": "block", "when": {"users": [key]}}));
+    admin("POST", "/v1/admin/import", json!({"quotas": [{"user_id": key}]}));
+    admin("GET", &format!("/v1/admin/keys?user_id={key}"), Value::Null);
+    admin("GET", &format!("/v1/admin/audit?subject={key}"), Value::Null);
+    admin("GET", &format!("/v1/admin/counters?user={key}"), Value::Null);
+    admin("GET", &format!("/v1/rate-limit/status/{key}/x"), Value::Null);
+    for field in ["user_id", "tenant", "tier", "login"] {
+        for route in ["check", "explain", "reset"] {
+            let body = json!({"ip": "192.0.2.1", "endpoint": "/x", field: key});
+            admin("POST", &format!("/v1/rate-limit/{route}"), body);
+        }
+    }
+    let limit =
+        json!({"user_id": key, "endpoint": "/x", "limit": 1, "window_seconds": 1, "strategy": "gcra"});
+    admin("PUT", "/v1/rate-limit/config", limit);
+    let path = format!("/v1/admin/keys/{id}");
+    let bearer = format!("Bearer {}", service.admin_key());
+    let answer = service.send("GET", &path, &[("x-request-id", key), ("authorization", &bearer)], "");
+    assert_eq!(answer.status, 200, "another request id is generated");
+
+    answers.extend(answer.headers.into_iter().map(|(_, value)| value));
+    answers.push(send(&service, "GET", "/v1/admin/audit", &Value::Null).text);
+    answers.push(service.log());
+    for text in &answers {
+        assert!(!text.contains(secret), "{text}");
+    }
+    for file in std::fs::read_dir(service.data_dir()).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap_or_default();
+        assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()));
+    }
+    assert_eq!(check(&service, &json!(key)).status, 200, "a check takes the whole key as api_key");
+}

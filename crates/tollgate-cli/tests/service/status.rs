@@ -319,7 +319,8 @@ fn override_of_a_calendar_rule_keeps_its_window() {
     assert_eq!(checked["reset_at"].as_u64().unwrap() % 86_400, 0, "{checked}");
     for body in [own, r#"{"user_id":"a","endpoint":"/x"}"#] {
         let explained = service.post("/v1/rate-limit/explain", body).json();
-        assert_eq!(explained["rules"][0]["limits"][0]["window_seconds"], 86_400, "{explained}");
+        let limit = &explained["rules"][0]["limits"][0];
+        assert_eq!((&limit["window"], &limit["window_seconds"]), (&json!("day in UTC"), &Value::Null));
     }
     let reset = service.admin("POST", "/v1/rate-limit/reset", own).json();
     assert_eq!(reset["counters"], 1);
@@ -374,4 +375,28 @@ fn reset_clears_user_limit_and_override() {
     assert_eq!(service.post("/v1/rate-limit/check", OVERRIDE).status, 200);
     let reset = service.admin("POST", "/v1/rate-limit/reset", OVERRIDE).json();
     assert_eq!(reset["counters"], 2, "{reset}");
+}
+
+#[test]
+fn remaining_is_reported_with_its_capacity() {
+    let service = Service::with_config(
+        "[[rules]]\nname = \"r\"\nper = [\"user\"]\nlimits = [{ requests = 60, window = \"30d\", burst = 20 }]\n\
+         [[rules]]\nname = \"m\"\nper = [\"ip\"]\nalgorithm = \"fixed_window\"\n\
+         limits = [{ requests = 10000, window = \"month\", time_zone = \"Europe/Berlin\" }]",
+    );
+    let unused = service.get("/v1/rate-limit/status?user_id=a&endpoint=/x").json();
+    assert_eq!((&unused["remaining"], &unused["capacity"]), (&json!(20), &json!(20)));
+    assert_eq!((&unused["limit"], &unused["window"]), (&json!(60), &json!("30d")));
+    let checked = service.check("a", "/x").json();
+    assert_eq!((&checked["remaining"], &checked["capacity"]), (&json!(19), &json!(20)));
+
+    let shown = |arguments: &[&str]| {
+        let output = crate::cli::run(&service, arguments);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let status = shown(&["status", "--user", "b", "--endpoint", "/x"]);
+    assert!(status.contains("20 of 20 available now, 60 per 30d, 0.0 % used"), "{status}");
+    let explained = shown(&["explain", "--user", "b", "--ip", "192.0.2.1", "--endpoint", "/x"]);
+    assert!(explained.contains("60/30d burst 20 token_bucket"), "{explained}");
+    assert!(explained.contains("10000/month in Europe/Berlin fixed_window"), "{explained}");
 }

@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use serde_json::{Map, Value as Json};
 use tollgate::config::{Document, LocatedValue, Origin, Problem, Problems, TableReader, Value};
 
+use crate::auth::api_keys::{KEY_INSTEAD_OF_ID, contains_key};
 use crate::http::Call;
 use crate::http::error::{ApiError, Code};
 use crate::http::json;
@@ -84,11 +85,33 @@ impl RequestBody {
         &self,
         parse: impl FnOnce(&mut TableReader<'_, '_>, &Map<String, Json>) -> Option<T>,
     ) -> Result<T, ApiError> {
+        // First, because other errors repeat what is wrong.
+        if let Some(field) = field_with_key(&self.values) {
+            return Err(ApiError::field(Code::InvalidInput, field.to_owned(), KEY_INSTEAD_OF_ID));
+        }
         let mut problems = Problems::default();
         let mut fields = self.document.fields(&mut problems);
         let value = parse(&mut fields, &self.values);
         fields.finish();
         problems.into_result(value).map_err(|problems| invalid(&problems, self.has_lines))
+    }
+}
+
+/// A field that contains an API key. No body takes one: values are stored, logged and shown.
+fn field_with_key(values: &Map<String, Json>) -> Option<&str> {
+    let is_name = |name: &str| contains_key(name);
+    let found = values.iter().find(|(name, value)| is_name(name) || value_contains_key(value));
+    found.map(|(name, _)| if is_name(name) { "" } else { &**name })
+}
+
+fn value_contains_key(value: &Json) -> bool {
+    match value {
+        Json::String(text) => contains_key(text),
+        Json::Array(items) => items.iter().any(value_contains_key),
+        Json::Object(fields) => {
+            fields.iter().any(|(name, value)| contains_key(name) || value_contains_key(value))
+        }
+        _ => false,
     }
 }
 

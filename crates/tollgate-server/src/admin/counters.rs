@@ -190,7 +190,7 @@ impl CounterView {
         CounterView {
             rule: counter.rule.clone(),
             limit: limit.requests(),
-            window: limit.window().to_string(),
+            window: limit.window().describe().to_string(),
             strategy: limit.algorithm().as_str(),
             capacity: limit.capacity(),
             used: counter.used(),

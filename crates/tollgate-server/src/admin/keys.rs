@@ -85,6 +85,9 @@ pub(crate) struct KeyView {
     /// The complete key; only in the response that creates or rotates it.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
+    /// Warnings about a change; only in responses to writes, which add it to the view.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warnings: Option<Vec<String>>,
     #[serde(flatten)]
     properties: KeyProperties,
     /// `active`, `expired` or `revoked`.
@@ -150,6 +153,7 @@ impl AdminResource for Keys {
         Some(KeyView {
             id: key.id.clone(),
             key: None,
+            warnings: None,
             properties: key.into(),
             status: status(key, now),
             previous_until: previous_until.map(view::timestamp),

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderName, HeaderValue, StatusCode, header};
-use serde::Serialize;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use serde::{Serialize, Serializer};
 use tollgate::decision::LimitReport;
 use tollgate::headers::{self, Field, HeaderProfile, retry_after_secs};
-use tollgate::{Answer, Decision, Timestamp};
+use tollgate::{Answer, Decision, Timestamp, Window};
 use utoipa::ToSchema;
 
 use crate::auth::api_keys::KeyRefusal;
@@ -20,8 +20,13 @@ pub(crate) struct DecisionBody<'a> {
     allowed: bool,
     /// Requests per window of the binding limit; null if no limit applies.
     limit: Option<u32>,
-    /// Units that would be admitted now.
+    /// Units that would be admitted now, at most `limit`.
     remaining: Option<u32>,
+    /// The most units that can be admitted at once: the burst if the limit has one; during an outage, of this node's share.
+    capacity: Option<u32>,
+    /// The window of the binding limit: `1m`, or `month in Europe/Berlin`.
+    #[schema(value_type = Option<String>)]
+    window: Option<WindowText<'a>>,
     /// When the limit is fully restored, in Unix seconds.
     reset_at: Option<u64>,
     /// The algorithm of the binding limit.
@@ -59,6 +64,15 @@ pub(crate) struct DecisionBody<'a> {
     warnings: &'a [Cow<'static, str>],
 }
 
+/// A window as text, written without a buffer.
+struct WindowText<'a>(&'a Window);
+
+impl Serialize for WindowText<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0.describe())
+    }
+}
+
 /// When a block ends; null for a block without expiry. A field of its own so that null is written, not skipped.
 #[derive(Serialize)]
 struct BlockedUntil(Option<u64>);
@@ -87,6 +101,8 @@ impl<'a> DecisionBody<'a> {
             allowed: decision.admits(),
             limit: binding.map(|report| report.requests),
             remaining: binding.map(LimitReport::remaining),
+            capacity: binding.map(|report| report.capacity),
+            window: binding.map(|report| WindowText(&report.window)),
             reset_at: decision.reset_at().map(Timestamp::as_secs_ceil),
             strategy: binding.map(|report| report.algorithm.as_str()),
             retry_after: decision.retry_after().map(retry_after_secs),
@@ -121,7 +137,7 @@ pub(crate) fn response(decision: &Decision, warnings: &Warnings, profiles: &[Hea
     if !decision.admits() {
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
-    put_headers(&mut response, decision, profiles);
+    put_headers(response.headers_mut(), decision, profiles);
     response
 }
 
@@ -135,13 +151,19 @@ fn status(decision: &Decision) -> StatusCode {
 }
 
 /// Adds the rate-limit headers of a decision.
-pub(crate) fn put_headers(response: &mut Response, decision: &Decision, profiles: &[HeaderProfile]) {
-    let target = response.headers_mut();
-    headers::for_each(decision, profiles, |field, value| {
-        if let Ok(value) = HeaderValue::from_str(value) {
-            target.insert(header_name(field), value);
-        }
-    });
+pub(crate) fn put_headers(target: &mut HeaderMap, decision: &Decision, profiles: &[HeaderProfile]) {
+    headers::for_each(decision, profiles, |field, value| put_header(target, field, value));
+}
+
+/// Adds the rate-limit headers of a client whose API key is refused.
+pub(crate) fn put_headers_of_refused_key(target: &mut HeaderMap, profiles: &[HeaderProfile]) {
+    headers::for_blocked(profiles, |field, value| put_header(target, field, value));
+}
+
+fn put_header(target: &mut HeaderMap, field: Field, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        target.insert(header_name(field), value);
+    }
 }
 
 /// Constants, because parsing a header name at run time checks every byte of it.

@@ -10,7 +10,7 @@ use tollgate::explain::{Explanation, RuleExplanation, describe_override};
 use tollgate::headers::retry_after_secs;
 use tollgate::identity::Scratch;
 use tollgate::rules::Action;
-use tollgate::{Decision, Id, Timestamp};
+use tollgate::{Decision, Id, Timestamp, Window};
 use utoipa::{IntoParams, ToSchema};
 
 use super::check::CheckBody;
@@ -147,8 +147,12 @@ pub(crate) struct RuleBody<'a> {
 pub(crate) struct LimitBody {
     /// Requests per window.
     limit: u32,
-    /// The window in seconds.
-    window_seconds: u64,
+    /// The most units that can be admitted at once: the burst if the limit has one; during an outage, of this node's share.
+    capacity: u32,
+    /// The window: `1m`, or `month in Europe/Berlin`.
+    window: String,
+    /// The window in seconds; null for days, weeks and months of a calendar, which differ in length.
+    window_seconds: Option<u64>,
     /// The algorithm.
     strategy: &'static str,
     /// Units that would be admitted now.
@@ -247,7 +251,12 @@ fn override_body(explanation: &Explanation) -> Option<RuleBody<'static>> {
 fn limit_body(report: &LimitReport, now: Timestamp) -> LimitBody {
     LimitBody {
         limit: report.requests,
-        window_seconds: report.window.as_secs_ceil(),
+        capacity: report.capacity,
+        window: report.window.describe().to_string(),
+        window_seconds: match &report.window {
+            Window::Length(length) => Some(length.as_secs_ceil()),
+            Window::Calendar(_) => None,
+        },
         strategy: report.algorithm.as_str(),
         remaining: report.remaining(),
         retry_after: match report.verdict.outcome {

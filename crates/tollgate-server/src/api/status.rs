@@ -70,9 +70,6 @@ pub(crate) struct StatusBody<'a> {
     /// The decision that a request would get now.
     #[serde(flatten)]
     decision: DecisionBody<'a>,
-    /// The most units that can be admitted at once: the burst if the limit has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    capacity: Option<u32>,
     /// The used part of the capacity, in percent.
     usage_percentage: Option<f64>,
     /// When the cooldown of the client ends, in Unix seconds; absent without one.
@@ -174,17 +171,17 @@ async fn answer_status(call: &Call, sent: &StatusRequest) -> Result<Response, Ap
     let descriptors = sent.descriptors()?;
     let check = sent.request(&descriptors)?;
     let mut warnings = Warnings::default();
-    let decision = call.checker()?.peek(&check, &mut warnings).await?;
+    let decision = call.checker()?.peek(&check, &mut warnings).await;
+    let decision = decision.map_err(|error| ApiError::of_check(error, &call.settings.profiles))?;
     let body = StatusBody {
         user_id: check.user_id,
         endpoint: check.endpoint,
         decision: DecisionBody::new(&decision).with_warnings(&warnings),
-        capacity: decision.binding().map(|report| report.capacity),
         usage_percentage: decision.binding().map(usage_percentage),
         cooldown_until: decision.cooldown_until().map(Timestamp::as_secs_ceil),
     };
     let mut response = response::json(StatusCode::OK, &body);
-    decision::put_headers(&mut response, &decision, &call.settings.profiles);
+    decision::put_headers(response.headers_mut(), &decision, &call.settings.profiles);
     response.headers_mut().remove(http::header::RETRY_AFTER);
     Ok(response)
 }

@@ -66,6 +66,27 @@ pub(crate) fn id_of(text: &str) -> Option<&str> {
     fits.then_some(id)
 }
 
+/// Why text with a whole key is refused where an id is expected. It is never repeated.
+pub(crate) const KEY_INSTEAD_OF_ID: &str =
+    "must not contain an API key; send its id, the 16 characters between `tg_` and the second `_`";
+
+/// Characters of a secret that make text a key: a key may be truncated when it is pasted.
+const SECRET_CHARACTERS_MIN: usize = 20;
+
+/// Whether text contains a key of this service, whether or not it exists: `tg_<id>_<secret>` or the admin key.
+pub(crate) fn contains_key(text: &str) -> bool {
+    // Most ids are shorter than a key, or have no underscore.
+    if text.len() < PREFIX.len() + SECRET_CHARACTERS_MIN || !text.contains('_') {
+        return false;
+    }
+    let is_secret = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    text.match_indices(PREFIX).any(|(at, prefix)| {
+        let Some((id, secret)) = text[at + prefix.len()..].split_once('_') else { return false };
+        let characters = secret.bytes().take_while(is_secret).count();
+        (is_id(id) || id == "admin") && characters >= SECRET_CHARACTERS_MIN
+    })
+}
+
 /// Whether a text has the form of a key id.
 pub(crate) fn is_id(text: &str) -> bool {
     text.len() == ID_CHARACTERS && text.bytes().all(|byte| ID_ALPHABET.contains(&byte))

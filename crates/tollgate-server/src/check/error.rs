@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use thiserror::Error;
+use tollgate::Decision;
 use tollgate::counters::StoreError;
 
 use crate::auth::api_keys::KeyRefusal;
@@ -30,6 +31,9 @@ pub(crate) enum CheckError {
     /// The counters are unreachable, or reject the service.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A rule refuses while the counters are unreachable or reject the service.
+    #[error("the counters are unreachable")]
+    Unavailable(Box<Decision>),
     /// The configured database was never read, so blocks, API keys and rules are unknown; retry later.
     #[error(
         "this node has never read its configuration from the database, and decides nothing before; /readyz shows the reason"

@@ -8,6 +8,7 @@ use tollgate::{Algorithm, Endpoint, Id, Limit, LimitError, LimitOverride, Method
 
 use super::error::CheckError;
 use super::request::CheckRequest;
+use crate::auth::api_keys::{KEY_INSTEAD_OF_ID, contains_key};
 
 pub(super) fn parse_override(sent: &CheckRequest<'_>) -> Result<LimitOverride, CheckError> {
     let algorithm = sent.strategy.map(parse_strategy).transpose()?;
@@ -63,7 +64,7 @@ pub(crate) fn parse_one_endpoint(text: &str) -> Result<Endpoint<'_>, CheckError>
 }
 
 pub(crate) fn parse_user(text: &str) -> Result<Id<'_>, CheckError> {
-    Id::parse(text).map_err(|error| invalid_id("user_id", error))
+    parse_text("user_id", text)
 }
 
 /// A field that exceeds the length bound once normalized.
@@ -79,7 +80,15 @@ pub(crate) fn too_long(error: &NormalizationError) -> CheckError {
 }
 
 pub(super) fn parse_id<'t>(field: &'static str, text: Option<&'t str>) -> Result<Option<Id<'t>>, CheckError> {
-    text.map(|text| Id::parse(text).map_err(|error| invalid_id(field, error))).transpose()
+    text.map(|text| parse_text(field, text)).transpose()
+}
+
+/// Parses an id. A whole API key in its place is refused: ids are stored, logged and shown.
+fn parse_text<'t>(field: &'static str, text: &'t str) -> Result<Id<'t>, CheckError> {
+    if contains_key(text) {
+        return Err(CheckError::invalid(field, KEY_INSTEAD_OF_ID));
+    }
+    Id::parse(text).map_err(|error| invalid_id(field, error))
 }
 
 pub(super) fn parse_ip(text: &str) -> Result<IpAddr, CheckError> {
@@ -94,7 +103,7 @@ pub(super) fn parse_method(text: &str) -> Result<Method, CheckError> {
 pub(super) fn parse_descriptors<'t>(
     pairs: &'t [(Cow<'_, str>, Cow<'_, str>)],
 ) -> Result<Vec<(Id<'t>, Id<'t>)>, CheckError> {
-    let parse = |text: &'t str| Id::parse(text).map_err(|error| invalid_id("descriptors", error));
+    let parse = |text: &'t str| parse_text("descriptors", text);
     pairs.iter().map(|(name, value)| Ok((parse(name)?, parse(value)?))).collect()
 }
 

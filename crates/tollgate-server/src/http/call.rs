@@ -1,5 +1,6 @@
 //! One authenticated request, and how handlers read its body, query and path.
 
+use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::pin::pin;
@@ -17,6 +18,7 @@ use super::request_id::RequestId;
 use super::{json, routes};
 use crate::app::{App, Reloadable};
 use crate::auth::Caller;
+use crate::auth::api_keys::{KEY_INSTEAD_OF_ID, contains_key};
 use crate::check::Checker;
 use crate::check::error::CheckError;
 
@@ -119,6 +121,13 @@ impl Call {
         if percent_encoding::percent_decode_str(query).decode_utf8().is_err() {
             return Err(ApiError::new(Code::InvalidInput, "the query must be UTF-8"));
         }
+        let pairs: Result<Vec<(Cow<'_, str>, Cow<'_, str>)>, _> = serde_urlencoded::from_str(query);
+        let is_misplaced =
+            |name: &str, value: &str| !matches!(name, "api_key" | "endpoint") && contains_key(value);
+        let misplaced = pairs.iter().flatten().find(|(name, value)| is_misplaced(name, value));
+        if let Some((name, _)) = misplaced {
+            return Err(ApiError::field(Code::InvalidInput, name.clone().into_owned(), KEY_INSTEAD_OF_ID));
+        }
         serde_urlencoded::from_str(query).map_err(|error| json::located(".", &error.to_string()))
     }
 
@@ -126,7 +135,11 @@ impl Call {
     pub(crate) fn path_param(&self, name: &'static str) -> Result<String, ApiError> {
         let sent = routes::path_variable(self.path, self.parts.uri.path(), name);
         let decoded = percent_encoding::percent_decode_str(sent).decode_utf8();
-        decoded.map(Into::into).map_err(|_| ApiError::field(Code::InvalidInput, name, "must be UTF-8"))
+        let decoded = decoded.map_err(|_| ApiError::field(Code::InvalidInput, name, "must be UTF-8"))?;
+        if name != "endpoint" && contains_key(&decoded) {
+            return Err(ApiError::field(Code::InvalidInput, name, KEY_INSTEAD_OF_ID));
+        }
+        Ok(decoded.into_owned())
     }
 }
 

@@ -3,15 +3,15 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use tollgate::Span;
 use tollgate::counters::StoreError;
-use tollgate::headers::retry_after_secs;
+use tollgate::headers::{HeaderProfile, retry_after_secs};
 use tollgate_stores::sql::DatabaseError;
 use utoipa::ToSchema;
 
-use crate::api::decision::DecisionBody;
+use crate::api::decision::{self, DecisionBody};
 use crate::auth::AuthError;
 use crate::auth::api_keys::KeyRefusal;
 use crate::check::error::CheckError;
@@ -98,6 +98,8 @@ pub(crate) struct ApiError {
     retry_after: Option<Span>,
     /// Set if the client's API key was refused: rendered as a decision.
     key_refusal: Option<KeyRefusal>,
+    /// The rate-limit headers of an error that concerns a limited client.
+    headers: Option<Box<HeaderMap>>,
 }
 
 /// The REST codes of check errors.
@@ -113,6 +115,8 @@ impl From<CheckError> for ApiError {
             }
             CheckError::OverrideNeedsKey => ApiError::new(Code::Unauthorized, error.to_string()),
             CheckError::Store(error) => error.into(),
+            CheckError::Unavailable(decision) if decision.misconfigured => StoreError::Misconfigured.into(),
+            CheckError::Unavailable(_) => StoreError::Unreachable.into(),
             CheckError::ConfigurationUnread => ApiError::new(Code::ServiceUnavailable, error.to_string()),
             CheckError::IdempotencyKeyReused => {
                 ApiError::field(Code::IdempotencyMismatch, "idempotency_key", error.to_string())
@@ -219,7 +223,6 @@ pub(crate) struct ErrorBody<'a> {
     code: Code,
     /// The error in English; may change between versions.
     message: &'a str,
-    #[serde(skip_serializing_if = "ErrorDetails::is_empty")]
     details: ErrorDetails<'a>,
     /// The id of the request, as in `X-Request-Id` and the log.
     request_id: &'a str,
@@ -231,18 +234,12 @@ pub(crate) struct ErrorDetails<'a> {
     /// The invalid field, `checks[2].cost`.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<&'a str>,
-    /// Why the field is invalid.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<&'a str>,
+    /// Why the field is invalid, or the request failed.
+    #[schema(value_type = Option<String>)]
+    reason: &'a str,
     /// Microseconds to wait before a retry; `Retry-After` has the same in whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_us: Option<u64>,
-}
-
-impl ErrorDetails<'_> {
-    fn is_empty(&self) -> bool {
-        self.field.is_none() && self.reason.is_none() && self.retry_after_us.is_none()
-    }
 }
 
 impl ApiError {
@@ -255,7 +252,19 @@ impl ApiError {
             allow: None,
             retry_after: None,
             key_refusal: None,
+            headers: None,
         }
+    }
+
+    /// The error of a check, with rate-limit headers if it concerns the client.
+    pub(crate) fn of_check(error: CheckError, profiles: &[HeaderProfile]) -> Self {
+        let mut headers = HeaderMap::new();
+        match &error {
+            CheckError::Unavailable(decision) => decision::put_headers(&mut headers, decision, profiles),
+            CheckError::ApiKeyRefused(_) => decision::put_headers_of_refused_key(&mut headers, profiles),
+            _ => {}
+        }
+        ApiError { headers: Some(Box::new(headers)), ..error.into() }
     }
 
     /// A defect of the service; its cause is in the log.
@@ -324,7 +333,7 @@ impl ApiError {
     pub(crate) fn body<'a>(&'a self, request_id: &'a str) -> ErrorBody<'a> {
         let details = ErrorDetails {
             field: self.field.as_deref(),
-            reason: self.reason.as_deref(),
+            reason: self.reason.as_deref().unwrap_or(&self.message),
             retry_after_us: self.retry_after.map(Span::as_micros),
         };
         ErrorBody { code: self.code, message: &self.message, details, request_id }
@@ -336,6 +345,7 @@ impl ApiError {
             None => response::json(self.code.status(), &ErrorEnvelope { error: self.body(request_id) }),
         };
         let headers = response.headers_mut();
+        headers.extend(self.headers.map(|headers| *headers).unwrap_or_default());
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         match self.code {
             Code::ServiceUnavailable => {

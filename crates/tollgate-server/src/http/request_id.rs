@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tollgate::Seed;
 
+use crate::auth::api_keys::contains_key;
+
 /// Longer ids of callers are replaced.
 const BYTES_MAX: usize = 128;
 
@@ -41,6 +43,8 @@ impl RequestIds {
         let is_usable = |value: &&HeaderValue| {
             let bytes = value.as_bytes();
             !bytes.is_empty() && bytes.len() <= BYTES_MAX && bytes.iter().all(u8::is_ascii_graphic)
+                // The id is logged.
+                && !value.to_str().is_ok_and(contains_key)
         };
         let sent = headers.get(REQUEST_ID).filter(is_usable).cloned();
         RequestId(sent.unwrap_or_else(|| {

@@ -1,6 +1,7 @@
 //! One decision, step by step.
 
 use super::Limiter;
+use crate::counters::fallback::share;
 use crate::counters::memory::MemoryCounters;
 use crate::counters::{Charges, CounterStore, Effect, StoreError, Verdicts};
 use crate::decision::{Decision, Draft, closed_rule};
@@ -83,8 +84,10 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
                 charge.effect = Effect::Shadow;
             }
         }
-        let verdicts = self.fallback.charge(&plan.charges, self.counters.nodes(), now);
-        Draft::from_verdicts(plan, &verdicts).degraded()
+        let nodes = self.counters.nodes();
+        let verdicts = self.fallback.charge(&plan.charges, nodes, now);
+        let shares = plan.charges.charges.iter().map(|charge| share(charge.limit, nodes).capacity());
+        Draft::from_verdicts(plan, &verdicts).with_capacities(shares).degraded()
     }
 }
 

@@ -88,7 +88,8 @@ fn all_windows_are_enforced() {
     edit(&limiter, |editor| editor.put_key(&Key { limits, ..new_key("k1") }).unwrap());
     let request = by_key("api_key:k1");
     let decision = look(&limiter, &request);
-    let windows: Vec<u64> = decision.reports.iter().map(|report| report.window.as_secs_ceil()).collect();
+    let windows: Vec<u64> =
+        decision.reports.iter().map(|report| report.window_length().as_secs_ceil()).collect();
     assert_eq!(windows, [1, 3_600, 86_400]);
     assert_eq!(admitted(&limiter, &request), 3);
     let later = NOW + Span::from_secs(1);

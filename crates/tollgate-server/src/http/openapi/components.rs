@@ -53,8 +53,9 @@ pub(crate) fn complete(operation: &mut Map<String, Value>, route: &Route, schema
     add_preconditions(operation, route);
     let has_version =
         has_status(operation, "304") || has_status(operation, "412") || has_status(operation, "201");
+    let decides = responses(operation).any(|(_, response)| is_decision(response));
     for (status, response) in responses(operation) {
-        add_headers(status, response, route, has_version);
+        add_headers(status, response, route, has_version, decides);
     }
 }
 
@@ -159,11 +160,17 @@ fn add_preconditions(operation: &mut Map<String, Value>, route: &Route) {
     }
 }
 
-fn add_headers(status: &str, response: &mut Value, route: &Route, has_version: bool) {
-    let is_decision = schema_of(response).is_some_and(|schema| {
+/// Whether the body of a response is, or may be, a decision.
+fn is_decision(response: &mut Value) -> bool {
+    schema_of(response).is_some_and(|schema| {
         let parts = schema["oneOf"].as_array().map_or(std::slice::from_ref(&*schema), Vec::as_slice);
         parts.iter().any(|part| part["$ref"].as_str().is_some_and(|name| DECISIONS.contains(&name)))
-    });
+    })
+}
+
+fn add_headers(status: &str, response: &mut Value, route: &Route, has_version: bool, decides: bool) {
+    // A rule that refuses during an outage is an error, but concerns the client.
+    let has_limit = is_decision(response) || decides && status == "503";
     let has_retry_after = matches!(status, "429" | "503") && route.access != Access::Anyone;
     let is_present = |name: &str| match name {
         "X-Request-Id" => true,
@@ -171,7 +178,7 @@ fn add_headers(status: &str, response: &mut Value, route: &Route, has_version: b
         "ETag" => has_version && matches!(status, "200" | "201" | "304"),
         "Location" => status == "201",
         "WWW-Authenticate" => status == "401",
-        _ => is_decision,
+        _ => has_limit,
     };
     for (name, _, _) in HEADERS.iter().filter(|(name, _, _)| is_present(name)) {
         response["headers"][name] = json!({ "$ref": format!("#/components/headers/{name}") });
