@@ -205,7 +205,7 @@ async fn body_in_a_separate_read_keeps_the_connection_idle() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         stream.write_all(b"body").await.unwrap();
         assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200"));
-        tokio::time::sleep(Duration::from_millis(1_000)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(server.stats.timed_out.load(Ordering::Relaxed), 0);
 }

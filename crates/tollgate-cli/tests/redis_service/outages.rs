@@ -166,16 +166,22 @@ fn failed_reset_clears_and_audits_nothing() {
         let trail = service.admin("GET", "/v1/admin/audit?kind=counters", "");
         trail.json()["entries"].as_array().unwrap().len()
     };
-    let outages: [(fn(&RedisServer), fn(&RedisServer)); 2] =
-        [(RedisServer::freeze, RedisServer::thaw), (RedisServer::kill9, RedisServer::restart)];
-    for (begin, end) in outages {
-        begin(&redis);
+    for is_killed in [false, true] {
+        if is_killed {
+            redis.kill9();
+        } else {
+            redis.freeze();
+        }
         notice_outage(&service);
         let before = admitted(&service, "alice", 5);
         let answer = service.admin("POST", "/v1/rate-limit/reset", body);
         assert_eq!((answer.status, answer.error().1.as_str()), (503, "SERVICE_UNAVAILABLE"));
         assert_eq!((before, resets()), (5, 0));
-        end(&redis);
+        if is_killed {
+            redis.restart();
+        } else {
+            redis.thaw();
+        }
         wait_until_shared(&service, "other");
     }
     let left = service.get("/v1/rate-limit/status/alice/x").json()["remaining"].as_u64().unwrap();
@@ -197,11 +203,15 @@ fn repeated_freezes_admit_one_extra_allowance() {
     for round in 0..6 {
         redis.freeze();
         let witness = format!("witness-{round}");
-        nodes.iter().for_each(|node| notice_outage_by(node, &witness));
+        for node in &nodes {
+            notice_outage_by(node, &witness);
+        }
         let in_outage = nodes.each_ref().map(|node| admitted(node, "alice", 30));
         assert_eq!(in_outage[0], 0, "refused just before the freeze");
         redis.thaw();
-        nodes.iter().for_each(|node| wait_until_shared(node, &format!("other-{round}")));
+        for node in &nodes {
+            wait_until_shared(node, &format!("other-{round}"));
+        }
         let after = nodes.each_ref().map(|node| admitted(node, "alice", 5));
         total += in_outage.iter().chain(&after).sum::<usize>();
     }

@@ -106,11 +106,11 @@ pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiEr
         if is_dry_run {
             let effect = dry_run::effect(&call, &plan.changes).await?;
             let warnings = warnings::of(&call, &plan.edits());
-            return Ok(respond(&import, plan.version, &plan.changes, warnings, Some(effect)));
+            return Ok(respond(&import, plan.version, &plan.changes, warnings, true, effect));
         }
         match change::write(&call, &change::database(&call)?, &plan.edits(), Some(plan.version)).await {
             Ok(Applied { change, warnings, .. }) => {
-                return Ok(respond(&import, change.version, &change.items, warnings, None));
+                return Ok(respond(&import, change.version, &change.items, warnings, false, None));
             }
             Err(DatabaseError::VersionConflict { found }) if expected.is_some() => {
                 return Err(version_differs(found, expected));
@@ -337,23 +337,15 @@ fn respond(
     version: u64,
     changes: &[ItemChange],
     warnings: Vec<String>,
-    dry_run: Option<Option<Effect>>,
+    dry_run: bool,
+    effect: Option<Effect>,
 ) -> Response {
     let changes: Vec<ChangeView> = changes.iter().map(ChangeView::of).collect();
     let count = |action: &str| changes.iter().filter(|change| change.action == action).count();
     let (created, updated, deleted) = (count("create"), count("update"), count("delete"));
     let unchanged = import.items.len().saturating_sub(created + updated);
-    let body = ImportResponse {
-        dry_run: dry_run.is_some(),
-        version,
-        created,
-        updated,
-        deleted,
-        unchanged,
-        changes,
-        effect: dry_run.flatten(),
-        warnings,
-    };
+    let body =
+        ImportResponse { dry_run, version, created, updated, deleted, unchanged, changes, effect, warnings };
     let mut response = response::json(StatusCode::OK, &body);
     response.headers_mut().insert(header::ETAG, preconditions::etag(version));
     response

@@ -73,7 +73,7 @@ pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
         recorded = Some(record_reset(&call, &request).await?);
         Ok::<(), ApiError>(())
     };
-    let result = checker.reset(&request, record).await;
+    let result = Box::pin(checker.reset(&request, record)).await;
     let reset =
         result.map_err(|error| if recorded.is_some() { error.with_message(UNCONFIRMED) } else { error })?;
     let mut scratch = Scratch::default();

@@ -94,7 +94,7 @@ pub(crate) struct ApiError {
     message: Cow<'static, str>,
     field: Option<Cow<'static, str>>,
     reason: Option<Cow<'static, str>>,
-    allow: Option<String>,
+    allow: Option<Box<str>>,
     retry_after: Option<Span>,
     /// Set if the client's API key was refused: rendered as a decision.
     key_refusal: Option<KeyRefusal>,
@@ -297,7 +297,7 @@ impl ApiError {
 
     pub(crate) fn method_not_allowed(allow: String) -> Self {
         let message = format!("method not allowed; this path supports {allow}");
-        ApiError { allow: Some(allow), ..ApiError::new(Code::MethodNotAllowed, message) }
+        ApiError { allow: Some(allow.into()), ..ApiError::new(Code::MethodNotAllowed, message) }
     }
 
     /// Prefixes the field with `parent`, for an item of a list.
@@ -359,7 +359,7 @@ impl ApiError {
         if let Some(wait) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_secs(wait)));
         }
-        if let Some(allow) = self.allow.and_then(|allow| HeaderValue::try_from(allow).ok()) {
+        if let Some(allow) = self.allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
             headers.insert(header::ALLOW, allow);
         }
         response

@@ -41,6 +41,7 @@ impl Default for RuleSettings {
 
 /// Compiled rules with the overrides and accounts beside them. One request sees one rule set. Cloning is cheap.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, precomputed because every request reads them
 pub struct RuleSet {
     /// In evaluation order.
     pub(crate) rules: Arc<[Rule]>,

@@ -132,8 +132,8 @@ fn first_limiting_rule_ends_the_built_in_default() {
         (limited.to_owned(), false),
         (format!("action = \"throttle\"\n{limited}"), false),
     ] {
-        let limiter = limiter(&rule(&rest));
-        let alice = look(&limiter, &request("/", "alice"));
+        let rules = limiter(&rule(&rest));
+        let alice = look(&rules, &request("/", "alice"));
         assert_eq!(asked(&alice), if is_default { &["default"][..] } else { &[] }, "{rest}");
         assert_eq!(alice.rules().has_built_in_default(), is_default, "{rest}");
     }

@@ -92,7 +92,7 @@ impl SyncTask {
             } else {
                 snapshot_used = true;
                 if !sync.state.load().is_loading {
-                    note_outage(&sync, format!("{} does not respond", sync.sql.describe()));
+                    note_outage(&sync, &format!("{} does not respond", sync.sql.describe()));
                 }
                 self.load_snapshot("the initial load takes long").await;
                 loading.await
@@ -103,7 +103,7 @@ impl SyncTask {
                     return database;
                 }
                 Err(error) => {
-                    note_outage(&sync, outage_reason(&sync, error.into()).await);
+                    note_outage(&sync, &outage_reason(&sync, error.into()).await);
                     if !snapshot_used {
                         snapshot_used = true;
                         self.load_snapshot("the initial load failed").await;
@@ -200,7 +200,7 @@ impl SyncTask {
                 }
                 Err(error) => {
                     let reason = outage_reason(&self.parts.sync, error).await;
-                    note_outage(&self.parts.sync, reason);
+                    note_outage(&self.parts.sync, &reason);
                 }
             }
             self.save_if_due().await;
@@ -341,7 +341,7 @@ async fn outage_reason(sync: &ConfigSync, error: PollError) -> String {
 }
 
 /// Logs the beginning of an outage.
-fn note_outage(sync: &ConfigSync, reason: String) {
+fn note_outage(sync: &ConfigSync, reason: &str) {
     let state = sync.state.load();
     match state.source {
         _ if state.database_error.is_some() => {}
@@ -351,7 +351,7 @@ fn note_outage(sync: &ConfigSync, reason: String) {
         // What is in force at a start is logged with the snapshot.
         _ => warn!(error = %reason, "the database is unreachable"),
     }
-    sync.update_state(|state| state.database_error = Some(reason.clone()));
+    sync.update_state(|state| state.database_error = Some(reason.to_owned()));
 }
 
 fn note_recovery(sync: &ConfigSync) {

@@ -159,10 +159,10 @@ impl Warnings {
                 warn!(%server, used_memory, maxmemory, "redis: server memory is nearly full");
             }
             MemoryLevel::NearlyFull => {
-                info!(%server, used_memory, maxmemory, "redis: server memory is no longer full")
+                info!(%server, used_memory, maxmemory, "redis: server memory is no longer full");
             }
             MemoryLevel::Free => {
-                info!(%server, used_memory, maxmemory, "redis: server has free memory again")
+                info!(%server, used_memory, maxmemory, "redis: server has free memory again");
             }
         }
     }
