@@ -3,7 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use tollgate::Endpoint;
-use tollgate::rules::pattern::{Pattern, PatternIndex};
+use tollgate::rules::pattern::Pattern;
+use tollgate::rules::pattern_index::PatternIndex;
 
 fuzz_target!(|text: &str| {
     let (first, second) = text.split_once('\n').unwrap_or((text, text));

@@ -6,7 +6,7 @@ mod evaluate;
 mod index;
 pub mod overrides;
 pub mod pattern;
-mod pattern_index;
+pub mod pattern_index;
 mod plan;
 mod resolve;
 mod rule;

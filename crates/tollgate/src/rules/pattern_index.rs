@@ -12,7 +12,7 @@ use crate::endpoint::Endpoint;
 /// every node has one parent, so a lookup visits no node twice. Patterns that mix literals and wildcards at the same
 /// positions are followed in parallel, at worst all of them. A lookup does not allocate.
 #[derive(Debug, Clone, Default)]
-pub(super) struct PatternIndex {
+pub struct PatternIndex {
     root: Node,
     /// Values of `/*`, the only pattern with a final `*` that also matches without a further segment.
     everywhere: Vec<u32>,
@@ -56,7 +56,7 @@ struct End {
 
 impl PatternIndex {
     /// Adds a pattern and the value to report when it matches.
-    pub(super) fn insert(&mut self, pattern: &Pattern, value: u32) {
+    pub fn insert(&mut self, pattern: &Pattern, value: u32) {
         if pattern.is_everything() {
             self.everywhere.push(value);
         } else {
@@ -65,7 +65,7 @@ impl PatternIndex {
     }
 
     /// Calls `f` with the value of each matching pattern, once per insertion, in no particular order.
-    pub(super) fn for_each_match(&self, endpoint: &Endpoint<'_>, mut f: impl FnMut(u32)) {
+    pub fn for_each_match(&self, endpoint: &Endpoint<'_>, mut f: impl FnMut(u32)) {
         self.everywhere.iter().copied().for_each(&mut f);
         self.walk(endpoint, |node, rest| node.for_each_end(rest, &mut f));
     }
