@@ -174,6 +174,11 @@ impl Service {
         self.memory_kib("VmRSS:")
     }
 
+    /// Resident memory without the pages of the program file, in KiB.
+    pub(crate) fn heap_kib(&self) -> u64 {
+        self.memory_kib("RssAnon:")
+    }
+
     /// The most resident memory so far, in KiB.
     pub(crate) fn peak_resident_kib(&self) -> u64 {
         self.memory_kib("VmHWM:")

@@ -21,6 +21,7 @@ mod logs;
 mod normalization;
 mod openapi;
 mod pagination;
+mod schemathesis;
 mod scopes;
 mod shutdown;
 mod slow_clients;

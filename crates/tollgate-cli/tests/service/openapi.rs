@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::harness::openapi_validator::{json_schema::Schemas, template};
-use crate::harness::{Service, description};
+use crate::harness::{Service, description, wait_for};
 
 /// Every described operation.
 fn operations() -> BTreeSet<(String, String)> {
@@ -231,6 +231,20 @@ fn every_error_is_described() {
     }
     let all: Vec<u16> = [400, 401, 405, 413, 415, 429].into();
     assert!(all.iter().all(|status| refused.contains(status)), "{refused:?}");
+}
+
+#[test]
+fn description_leaves_no_memory_resident() {
+    let service = Service::unconfigured();
+    (0..50).for_each(|_| assert_eq!(service.get("/healthz").status, 200));
+    let before = service.heap_kib();
+    (0..50).for_each(|_| assert_eq!(service.get("/openapi.json").status, 200));
+    // The allocator returns memory while it is in use.
+    wait_for("memory to be returned", || {
+        service.get("/healthz");
+        (service.heap_kib() < before + 2 * 1024).then_some(())
+    });
+    println!("{before} KiB before, {} KiB after 50 requests", service.heap_kib());
 }
 
 /// The text of a file in the repository.
