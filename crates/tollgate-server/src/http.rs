@@ -5,6 +5,7 @@
 //! 3. `respond` turns panics and errors into responses, adds the common headers, counts and logs.
 
 mod call;
+mod deprecation;
 pub(crate) mod error;
 mod health;
 pub(crate) mod json;

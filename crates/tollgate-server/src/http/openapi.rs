@@ -55,9 +55,9 @@ use crate::auth::scope::Scope;
 struct Description;
 
 /// Built by a thread of its own: with it, the allocator returns the memory that building took.
-static JSON: LazyLock<String> = LazyLock::new(|| std::thread::spawn(build).join().unwrap_or_default());
+static JSON: LazyLock<Box<str>> = LazyLock::new(|| std::thread::spawn(build).join().unwrap_or_default());
 
-fn build() -> String {
+fn build() -> Box<str> {
     let mut description = Description::openapi();
     let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
     description.components.get_or_insert_default().add_security_scheme("key", bearer);
@@ -80,7 +80,7 @@ fn build() -> String {
     }
     description["components"]["headers"] = components::headers();
     components::widen_numbers(&mut description);
-    description.to_string()
+    description.to_string().into()
 }
 
 /// The scopes of a route, from the route table.

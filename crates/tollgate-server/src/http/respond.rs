@@ -119,6 +119,9 @@ impl ResponseFuture {
         headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(policy);
         headers.insert(REQUEST_ID, self.request_id.header());
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if let Some(deprecated) = self.route.and_then(|route| route.deprecated) {
+            deprecated.put_headers(headers);
+        }
         response
     }
 }
@@ -141,5 +144,22 @@ mod tests {
         let response = respond(&ROUTES[0], Box::pin(async { panic!("a defect") })).await;
         assert_eq!(response.status(), 500);
         assert!(response.headers().contains_key("x-request-id"));
+    }
+
+    #[tokio::test]
+    async fn deprecated_route_announces_its_removal() {
+        let headers = |route: &'static Route, outcome: Result<Response, ApiError>| async move {
+            let response = respond(route, Box::pin(async { outcome })).await;
+            let text =
+                |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+            ["deprecation", "sunset", "link"].map(text)
+        };
+        let announced =
+            ["@1795000000", "Thu, 18 Nov 2027 11:06:40 GMT", "</docs#healthz>; rel=\"deprecation\""];
+        let route = ROUTES.iter().find(|route| route.path == "/deprecated-in-tests").unwrap();
+        for outcome in [Ok(Response::default()), Err(ApiError::internal())] {
+            assert_eq!(headers(route, outcome).await, announced.map(|text| Some(text.to_owned())));
+        }
+        assert_eq!(headers(&ROUTES[0], Ok(Response::default())).await, [None, None, None]);
     }
 }

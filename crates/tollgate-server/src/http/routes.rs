@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 use http::Method;
 use hyper::body::Incoming;
 
+use super::deprecation::Deprecated;
 use super::{Call, Response, health};
 use crate::admin::blocks::Blocks;
 use crate::admin::keys::Keys;
@@ -28,6 +29,8 @@ pub(crate) struct Route {
     pub(crate) access: Access,
     /// Whether a request counts once per check in it against its caller's limit, instead of once.
     pub(crate) by_check: bool,
+    /// Set once the route is going to be removed.
+    pub(crate) deprecated: Option<Deprecated>,
     pub(crate) handler: Handler,
 }
 
@@ -60,6 +63,13 @@ impl Route {
         self.by_check = true;
         self
     }
+
+    /// Marks the route as deprecated: in its responses and in OpenAPI.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no route of version 1 is deprecated"))]
+    pub(crate) const fn deprecated(mut self, deprecated: Deprecated) -> Self {
+        self.deprecated = Some(deprecated);
+        self
+    }
 }
 
 pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
@@ -79,6 +89,7 @@ macro_rules! route {
             path: $path,
             access: $access,
             by_check: false,
+            deprecated: None,
             handler: $handler,
         }
     };
@@ -143,6 +154,8 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(GET "/docs/docs.js", Access::Anyone, health::docs_script),
     route!(GET "/docs/docs.css", Access::Anyone, health::docs_style),
     route!(GET "/", Access::Anyone, health::index),
+    #[cfg(test)]
+    route!(GET "/deprecated-in-tests", Access::Anyone, health::healthz).deprecated(super::deprecation::FOR_TESTS),
 ];
 
 /// The routes by path, each path with all of its methods.
@@ -253,6 +266,12 @@ mod tests {
         ] {
             assert!(routes_of(nowhere).is_empty(), "{nowhere}");
         }
+    }
+
+    #[test]
+    fn deprecated_routes_are_served_for_six_months() {
+        let deprecated: Vec<_> = ROUTES.iter().filter_map(|route| route.deprecated).collect();
+        assert!(deprecated.iter().all(|route| route.sunset - route.since >= 183 * 86_400), "{deprecated:?}");
     }
 
     #[test]

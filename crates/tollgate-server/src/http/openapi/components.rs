@@ -15,7 +15,7 @@ const CLIENT: &str = "#/components/schemas/CheckBody";
 const DECISIONS: [&str; 2] = ["#/components/schemas/DecisionBody", "#/components/schemas/StatusBody"];
 
 /// Response headers: name, type, description. Only the first is always present.
-const HEADERS: [(&str, &str, &str); 14] = [
+const HEADERS: [(&str, &str, &str); 17] = [
     ("X-Request-Id", "string", "Id of the request in the logs: from the request, or generated."),
     ("X-RateLimit-Limit", "string", "Requests per window of the deciding limit."),
     ("X-RateLimit-Remaining", "integer", "Requests that would be admitted now."),
@@ -30,6 +30,9 @@ const HEADERS: [(&str, &str, &str); 14] = [
     ("ETag", "string", "Version, for `If-Match` and `If-None-Match`."),
     ("Location", "string", "Path of the new item."),
     ("WWW-Authenticate", "string", "`Bearer`."),
+    ("Deprecation", "string", "Since when the route is deprecated: `@` and Unix seconds (RFC 9745)."),
+    ("Sunset", "string", "When the route will be removed: an HTTP date (RFC 8594)."),
+    ("Link", "string", "What to use instead, with `rel=\"deprecation\"`."),
 ];
 
 /// The header components that responses refer to.
@@ -51,6 +54,9 @@ pub(crate) fn complete(operation: &mut Map<String, Value>, route: &Route, schema
     add_dry_run(operation, schemas);
     add_errors(operation, route);
     add_preconditions(operation, route);
+    if route.deprecated.is_some() {
+        operation.insert("deprecated".to_owned(), json!(true));
+    }
     let has_version =
         has_status(operation, "304") || has_status(operation, "412") || has_status(operation, "201");
     let decides = responses(operation).any(|(_, response)| is_decision(response));
@@ -178,6 +184,7 @@ fn add_headers(status: &str, response: &mut Value, route: &Route, has_version: b
         "ETag" => has_version && matches!(status, "200" | "201" | "304"),
         "Location" => status == "201",
         "WWW-Authenticate" => status == "401",
+        "Deprecation" | "Sunset" | "Link" => route.deprecated.is_some(),
         _ => has_limit,
     };
     for (name, _, _) in HEADERS.iter().filter(|(name, _, _)| is_present(name)) {
@@ -236,6 +243,26 @@ fn has_parameter(operation: &Map<String, Value>, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::routes::ROUTES;
+
+    #[test]
+    fn deprecated_route_is_described_as_such() {
+        let described = |path: &str| {
+            let mut operation = json!({ "responses": { "200": { "description": "ok" } } });
+            let route = ROUTES.iter().find(|route| route.path == path).unwrap();
+            complete(operation.as_object_mut().unwrap(), route, &json!({}));
+            operation
+        };
+        let deprecated = described("/deprecated-in-tests");
+        assert_eq!(deprecated["deprecated"], true);
+        for header in ["Deprecation", "Sunset", "Link"] {
+            assert!(deprecated["responses"]["200"]["headers"][header].is_object(), "{header}");
+        }
+        let current = described("/healthz");
+        assert!(
+            current["deprecated"].is_null() && current["responses"]["200"]["headers"]["Sunset"].is_null()
+        );
+    }
 
     #[test]
     fn unsigned_numbers_have_a_maximum() {
