@@ -104,7 +104,7 @@ fn import_file_errors_have_lines() {
         .replace("\"gcra\"", "\"best\"")
         .replace("until = \"2040-01-31T12:00:00Z\"", "for = \"1h\"")
         .replace("tier = \"gold\"", "teir = \"gold\"");
-    let twice = format!("{wrong}[[quotas]]\nuser_id = \"a\"\n[server]\n");
+    let twice = format!("{wrong}[[quotas]]\nuser_id = \"a\"\n[sever]\n[server]\n");
     let files = Files::new(&[("all.toml", &twice)]);
     let path = files.path("all.toml");
     let ran = run(&["rules", "lint", &path]);
@@ -114,7 +114,7 @@ fn import_file_errors_have_lines() {
         (16, "blocks[0].for: would start over with each import"),
         (22, "limits[0].strategy: "),
         (24, "quotas[1].user_id: \"a\" is given twice"),
-        (25, "server: unknown key"),
+        (25, "sever: unknown key"),
     ] {
         let shown = format!("{path}:{line}: {shown}");
         assert!(lines.iter().any(|line| line.starts_with(&shown)), "{shown}: {}", ran.stdout);
@@ -309,4 +309,44 @@ fn flat_rules_are_noted_and_shared_layers_warn() {
     ] {
         assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
     }
+}
+
+#[test]
+fn several_files_are_read_as_one() {
+    let rule = |name: &str, more: &str| {
+        format!(
+            "[[rules]]\nname = \"{name}\"\nper = [\"user\"]\n{more}limits = [{{ requests = 1, window = \"1m\" }}]\n"
+        )
+    };
+    let files = Files::new(&[
+        ("a.toml", &*rule("a", "priority = 1\n")),
+        ("b.toml", &*rule("b", "priority = 2\n")),
+        ("again.toml", &*rule("a", "")),
+        ("typo.toml", "[[rulez]]\n"),
+        ("one.toml", "default_limit = 1\n"),
+        ("two.toml", "default_limit = 2\n"),
+    ]);
+    let (a, b) = (files.path("a.toml"), files.path("b.toml"));
+    let ran = run(&["rules", "lint", &a, &b]);
+    // `b` is shadowed by a rule of the other file.
+    assert!(
+        ran.code == 0 && ran.stdout.contains(&format!("{b}:1: warning: rule \"b\" never applies")),
+        "{}",
+        ran.stdout
+    );
+    let json = run(&["rules", "lint", &a, &b, "--json"]).json();
+    assert_eq!((&json["files"], &json["rules"]), (&serde_json::json!([a, b]), &2.into()));
+    assert_eq!((&json["warnings"][0]["file"], &json["warnings"][0]["line"]), (&(*b).into(), &1.into()));
+    let ran = run(&["rules", "lint", &a, &files.path("again.toml")]);
+    assert!(
+        ran.code == 2 && ran.stderr.contains(&format!("rule \"a\" is already defined in {a}:1")),
+        "{}",
+        ran.stderr
+    );
+    let ran = run(&["rules", "lint", &files.path("typo.toml"), &a, &files.path("one.toml"), "--json"]);
+    assert_eq!((ran.code, &ran.json()["problems"][0]["key"]), (2, &"rulez".into()));
+    let ran = run(&["rules", "lint", &files.path("one.toml"), &files.path("two.toml")]);
+    assert!(ran.code == 2 && ran.stdout.contains("default_limit: is already set in "), "{}", ran.stdout);
+    let listed = run(&["rules", "list", &b, &a, "--json"]).json();
+    assert_eq!((&listed["rules"][0]["name"], &listed["rules"][1]["name"]), (&"a".into(), &"b".into()));
 }

@@ -307,3 +307,20 @@ expect = { allowed = true }
         linted.stderr
     );
 }
+
+#[test]
+fn rules_of_several_files_are_tested_together() {
+    let rule = |name: &str, requests: u32| {
+        format!(
+            "[[rules]]\nname = \"{name}\"\nper = [\"{name}\"]\nlimits = [{{ requests = {requests}, window = \"1m\" }}]\n"
+        )
+    };
+    let tests = "[[tests]]\nname = \"the stricter one decides\"\nrequest = { user = \"a\", ip = \"192.0.2.1\", endpoint = \"/\" }\n\
+                 [[tests.steps]]\nrepeat = 2\nexpect = { allowed = true }\n\
+                 [[tests.steps]]\nexpect = { allowed = false, rule = \"ip\" }\n";
+    let files =
+        Files::new(&[("a.toml", &*rule("user", 5)), ("b.toml", &*rule("ip", 2)), ("tests.toml", tests)]);
+    let ran =
+        run(&["rules", "test", &files.path("a.toml"), &files.path("b.toml"), &files.path("tests.toml")]);
+    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
+}

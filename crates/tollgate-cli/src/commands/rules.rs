@@ -18,25 +18,28 @@ use crate::{CliError, Client, Exit, Output};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Report all errors in a rule file, an import file or a settings file, and warn about suspicious rules
+    /// Report all errors in rule files, import files or a settings file, and warn about suspicious rules
     #[command(after_help = "\
 Examples:
   tollgate rules lint rules.toml
   tollgate rules lint tollgate.toml --json
+  tollgate rules lint rules/*.toml
   generate-rules | tollgate rules lint -
 
 The file is read as `serve` reads it, but without the environment. Files that it names (certificates,
 key_secret_file) are checked too. A file with [[quotas]], [[blocks]] or [[limits]], with tier descriptions, or in
-JSON is read as `rules apply` reads it, without the items on the server.
+JSON is read as `rules apply` reads it, without the items on the server. Several files are read as one: a name or
+a setting may occur only once.
 
 Warnings: rules that never apply, limits that never decide, and rules that refuse every request.
 
 Exit codes: 0 no errors (there may be warnings), 2 errors.")]
     Lint {
-        /// Rule file, import file or settings file; - reads standard input
-        file: PathBuf,
+        /// Rule files, import files or a settings file; - reads standard input
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
     },
-    /// List the rules of a file in order of evaluation, or those of the server by name
+    /// List the rules of files, or those of the server
     #[command(after_help = "\
 Examples:
   tollgate rules list rules.toml
@@ -44,14 +47,15 @@ Examples:
   tollgate rules list
   tollgate rules list --prefix api- --action block --limit 20
 
-With a file, the command works offline. Without one, it lists the rules of the server: those of its settings file
+With files, the command works offline. Without one, it lists the rules of the server: those of its settings file
 (source: file) and those of its database (source: database).")]
     List(list::List),
     /// Test rules against sample requests with a simulated clock
     #[command(after_help = test::HELP)]
     Test {
-        /// Rule file or settings file; - reads standard input
-        rules: PathBuf,
+        /// Rule files or a settings file; - reads standard input
+        #[arg(required = true)]
+        rules: Vec<PathBuf>,
         /// Test file: sample requests and expected decisions
         tests: PathBuf,
     },
@@ -141,13 +145,13 @@ pub(crate) fn run(
     connect: impl FnOnce() -> Result<Client, CliError>,
 ) -> Result<Exit, CliError> {
     match command {
-        Command::Lint { file } => lint::run(file, output),
-        Command::List(list) => match &list.file {
-            Some(_) if list.limit.limit.is_some() => {
+        Command::Lint { files } => lint::run(files, output),
+        Command::List(list) => match &*list.files {
+            [] => list::list(list, &Items { kind: ItemKind::Rule, client: &connect()?, output }),
+            [_, ..] if list.limit.limit.is_some() => {
                 Err(CliError::Arguments("--limit cannot be combined with a file".to_owned()))
             }
-            Some(file) => list::list_file(file, output),
-            None => list::list(list, &Items { kind: ItemKind::Rule, client: &connect()?, output }),
+            files => list::list_files(files, output),
         },
         Command::Test { rules, tests } => test::run(rules, tests, output),
         Command::Remote(command) => run_remote(command, &connect()?, output),

@@ -3,27 +3,24 @@
 
 use tollgate::config::{Document, Origin, Problem, Problems, Value, read_rule, read_tier};
 use tollgate::{Rule, RuleSet};
-use tollgate_server::check_import;
 
-use super::item_file::{self, is_json};
+use super::item_file::is_json;
 
 /// Lists that only import files have.
 const IMPORT_LISTS: [&str; 3] = ["quotas", "blocks", "limits"];
 /// Keys that settings files and import files may both have.
 const SHARED_KEYS: [&str; 4] = ["rules", "tiers", "version", "next"];
 
-/// The rules of an import file, or all of its errors; `None` if it is a rule file or settings file.
-pub(crate) fn read(text: &str) -> Option<Result<RuleSet, Problems>> {
-    match item_file::document(text) {
-        Ok(document) if is_json(text) || is_import(&document) => Some(read_rules(&document)),
-        Err(problems) if is_json(text) => Some(Err(problems)),
-        // The reader of rule files reports TOML syntax errors.
-        _ => None,
-    }
+/// Whether only `rules apply` accepts the file.
+pub(crate) fn is_import_file(text: &str, document: &Document) -> bool {
+    is_json(text) || is_import(document)
 }
 
-fn read_rules(document: &Document) -> Result<RuleSet, Problems> {
-    check_import(document)?;
+/// The rules of an import.
+///
+/// # Errors
+/// Only those that concern several items: [`item_file::check_items`] reports the others.
+pub(crate) fn read_rules(document: &Document) -> Result<RuleSet, Problems> {
     let mut problems = Problems::default();
     let mut fields = document.fields(&mut problems);
     // The check above has reported errors in all other fields.

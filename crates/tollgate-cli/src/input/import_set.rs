@@ -11,9 +11,14 @@ use crate::CliError;
 use crate::item_kind::ItemKind;
 use crate::output::format::text_of;
 
-/// All items by kind. A kind without items was declared empty by a file (`rules = []`) or by `--kinds`.
+/// The items of files.
 #[derive(Debug, Default)]
-pub(crate) struct ImportSet(BTreeMap<ItemKind, Vec<Value>>);
+pub(crate) struct ImportSet {
+    /// All items by kind. A kind without items was declared empty by a file (`rules = []`) or by `--kinds`.
+    items: BTreeMap<ItemKind, Vec<Value>>,
+    /// What the files contain that an import does not apply.
+    pub(crate) warnings: Vec<String>,
+}
 
 impl ImportSet {
     /// Reads the files, restricted to `kinds` unless that is empty. An item may occur only once.
@@ -23,34 +28,45 @@ impl ImportSet {
         for path in paths {
             let text = read_text(path)?;
             let path = path.display().to_string();
-            match item_file::check(&text) {
-                Ok(table) => imports.add(&path, table, &mut seen)?,
-                Err(problems) => return Err(CliError::Invalid { path, problems }),
+            let invalid = |problems| CliError::Invalid { path: path.clone(), problems };
+            let document = item_file::document(&text).map_err(invalid)?;
+            let settings = item_file::check_items(&text, &document).map_err(invalid)?;
+            if !settings.is_empty() {
+                imports.warnings.push(format!("{path}: {}", item_file::not_applied(&settings)));
             }
+            imports.add(&path, item_file::parse(&text).map_err(invalid)?, &mut seen)?;
         }
         if !kinds.is_empty() {
-            imports.0.retain(|kind, _| kinds.contains(kind));
+            imports.items.retain(|kind, _| kinds.contains(kind));
             // A kind that is named and occurs in no file is empty, so --prune deletes all of its items.
             for kind in kinds {
-                imports.0.entry(*kind).or_default();
+                imports.items.entry(*kind).or_default();
             }
         }
-        // The server takes an empty list of kinds for all kinds, which --prune would then delete.
-        if imports.0.is_empty() {
-            let reason = "nothing to apply: the files have no [[rules]], [[tiers]], [[quotas]], [[blocks]] or [[limits]]";
-            return Err(CliError::Arguments(reason.to_owned()));
-        }
+        imports.require_items()?;
         Ok(imports)
+    }
+
+    /// The server takes an empty list of kinds for all kinds, which --prune would then delete.
+    fn require_items(&self) -> Result<(), CliError> {
+        if !self.items.is_empty() {
+            return Ok(());
+        }
+        let reason =
+            "nothing to apply: the files have no [[rules]], [[tiers]], [[quotas]], [[blocks]] or [[limits]]";
+        let lines: Vec<&str> =
+            std::iter::once(reason).chain(self.warnings.iter().map(|text| &**text)).collect();
+        Err(CliError::Arguments(lines.join("\n")))
     }
 
     /// The kinds as a query value.
     pub(crate) fn kinds(&self) -> String {
-        self.0.keys().map(|kind| kind.plural()).collect::<Vec<_>>().join(",")
+        self.items.keys().map(|kind| kind.plural()).collect::<Vec<_>>().join(",")
     }
 
     /// The request body.
     pub(crate) fn body(&self) -> Map<String, Value> {
-        self.0.iter().map(|(kind, items)| (kind.plural().to_owned(), items.clone().into())).collect()
+        self.items.iter().map(|(kind, items)| (kind.plural().to_owned(), items.clone().into())).collect()
     }
 
     /// Adds the items of a checked file.
@@ -58,7 +74,7 @@ impl ImportSet {
         for (list, items) in table {
             let kind = ItemKind::IN_FILES.into_iter().find(|kind| kind.plural() == list);
             let (Some(kind), Value::Array(items)) = (kind, items) else { continue };
-            let merged = self.0.entry(kind).or_default();
+            let merged = self.items.entry(kind).or_default();
             for item in items {
                 let id =
                     kind.id_fields().iter().map(|key| text_of(&item[*key])).collect::<Vec<_>>().join(" ");

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use tollgate::config::{Document, Origin, Problem, Problems};
+use tollgate_server::config::settings::{Settings, SettingsError};
 use tollgate_server::{check_import, document_values};
 
 use super::rule_file::read_text;
@@ -71,6 +72,38 @@ pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, Problems> {
 pub(crate) fn check(text: &str) -> Result<Map<String, Value>, Problems> {
     check_import(&document(text)?)?;
     parse(text)
+}
+
+/// Checks the items of a file that may be a settings file too, and returns its keys that are settings, not items.
+pub(crate) fn check_items(text: &str, document: &Document) -> Result<Vec<String>, Problems> {
+    let Err(mut problems) = check_import(document) else { return Ok(Vec::new()) };
+    let unknown_to_settings = match Settings::from_toml(text) {
+        _ if is_json(text) => return Err(problems),
+        Err(SettingsError::Invalid { problems, .. }) => problems.0,
+        _ => Vec::new(),
+    };
+    let is_settings_key = |problem: &Problem| {
+        is_unknown_key(problem)
+            && !unknown_to_settings.iter().any(|other| is_unknown_key(other) && other.key == problem.key)
+    };
+    let settings: Vec<String> =
+        problems.0.iter().filter(|one| is_settings_key(one)).map(|one| one.key.clone()).collect();
+    problems.0.retain(|problem| !is_settings_key(problem));
+    problems.into_result(Some(settings))
+}
+
+/// Whether the problem is a top-level key that does not exist.
+fn is_unknown_key(problem: &Problem) -> bool {
+    problem.reason.starts_with("unknown key") && !problem.key.contains(['.', '['])
+}
+
+/// What to do about settings in a file for `rules apply`.
+pub(crate) fn not_applied(keys: &[String]) -> String {
+    format!(
+        "not applied: {}; settings are read only from the settings file that the server was started with: edit that file, then \
+         run `tollgate reload`",
+        keys.join(", ")
+    )
 }
 
 /// The document that `rules apply` would send.

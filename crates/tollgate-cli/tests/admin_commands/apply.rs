@@ -157,8 +157,8 @@ fn empty_list_is_sent_and_empty_file_is_rejected() {
 #[test]
 fn invalid_file_is_rejected_before_any_request() {
     for (text, reason) in [
-        ("[server]\nlisten = \"127.0.0.1:1\"\n", "bad.toml:1: server: unknown key"),
-        ("default_limit = 5\n", "bad.toml:1: default_limit: unknown key"),
+        ("[server]\nlisten = \"127.0.0.1:1\"\n", "bad.toml: not applied: server; "),
+        ("default_limit = 5\n", "nothing to apply: the files have no [[rules]]"),
         (
             "[[keys]]\nname = \"k\"\n",
             "bad.toml:1: keys: keys cannot be imported: their secrets are not stored",

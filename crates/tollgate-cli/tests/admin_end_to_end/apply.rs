@@ -163,3 +163,47 @@ fn concurrent_applies_succeed_or_conflict() {
     let trail = CliRunner::of(&service).json(&["audit", "--kind", "rule"]);
     assert_eq!(trail["entries"].as_array().unwrap().len(), done.len(), "{trail}");
 }
+
+#[test]
+fn settings_in_an_applied_file_are_named() {
+    let service = service();
+    let cli = CliRunner::of(&service);
+    let settings = "default_limit = 5\n[[exemptions]]\ntype = \"user_id\"\nvalue = \"root\"\n\
+                    [progressive_penalties]\nenabled = true\n[identity]\ndefault_tier = \"pro\"\n";
+    let files = Files::new(&[
+        ("all.toml", &format!("{settings}{TIERS}")),
+        ("settings.toml", settings),
+        ("typo.toml", &format!("{settings}{TIERS}[[exemption]]\n")),
+    ]);
+    let keys = "not applied: default_limit, exemptions, progressive_penalties, identity; ";
+    for command in ["diff", "apply"] {
+        let ran = cli.run(&["rules", command, &files.path("all.toml")]);
+        assert!(
+            ran.code < 2 && ran.stderr.contains(keys) && ran.stderr.contains("tollgate reload"),
+            "{}",
+            ran.stderr
+        );
+        assert!(ran.stdout.contains("tier pro"), "{}", ran.stdout);
+    }
+    let json = cli.json(&["rules", "apply", &files.path("all.toml")]);
+    assert!(json["warnings"][0].as_str().unwrap().contains(keys), "{json}");
+    assert!(cli.error(&["rules", "apply", &files.path("settings.toml")]).contains(keys));
+    let typo = cli.error(&["rules", "apply", &files.path("typo.toml")]);
+    assert!(typo.contains("exemption: unknown key") && !typo.contains("identity"), "{typo}");
+}
+
+#[test]
+fn applying_the_file_of_the_server_explains_what_to_do() {
+    let service = Service::with_config(&format!("{RULES}{TIERS}").replace("description = \"paying\"\n", ""));
+    let cli = CliRunner::of(&service);
+    let file = service.config_file();
+    let file = file.to_str().unwrap();
+    for command in ["diff", "apply"] {
+        let error = cli.error(&["rules", command, file]);
+        let names = "tier \"pro\"";
+        assert!(error.contains("rule \"login-guard\", rule \"old\"") && error.contains(names), "{error}");
+        let remedy =
+            format!("edit {file} and reload it, or remove them from {file}, reload, and write them again");
+        assert!(error.contains(&remedy), "{error}");
+    }
+}

@@ -172,9 +172,7 @@ async fn check_rules(call: &Call, database: &Database, edits: &[ItemEdit]) -> Re
         return Ok(None);
     }
     let config_sync = call.app.config_sync();
-    for edit in edits.iter().filter(changes_rules) {
-        reject_file_item(call, &edit.id())?;
-    }
+    reject_file_items(call, edits.iter().filter(changes_rules))?;
     // Check against the latest rules, not against those this node has read last.
     let latest = database.version().await?;
     if config_sync.version() < latest && !config_sync.wait_until_applied(call.app.counters(), latest).await {
@@ -190,12 +188,26 @@ async fn check_rules(call: &Call, database: &Database, edits: &[ItemEdit]) -> Re
     })
 }
 
+/// Items of the settings file that an error names; the others are counted.
+const NAMED_ITEMS_MAX: usize = 5;
+
 /// Rules and tiers of the settings file are changed in the file only.
-fn reject_file_item(call: &Call, id: &ItemId) -> Result<(), ApiError> {
-    let rule = match id {
-        ItemId::Tier(tier) => format!("{}{tier}", parse::TIER_RULE_PREFIX),
-        id => id.to_string(),
+fn reject_file_items<'e>(call: &Call, edits: impl Iterator<Item = &'e ItemEdit>) -> Result<(), ApiError> {
+    let sources = call.app.config_sync().rules();
+    let file_of = |id: &ItemId| match id {
+        ItemId::Tier(tier) => sources.file_of(&format!("{}{tier}", parse::TIER_RULE_PREFIX)),
+        id => sources.file_of(&id.to_string()),
     };
-    let Some(file) = call.app.config_sync().rules().file_of(&rule) else { return Ok(()) };
-    Err(ApiError::new(Code::Conflict, format!("{} is defined in {file}; change it there", name(id))))
+    let mut found = edits.filter_map(|edit| Some((name(&edit.id()), file_of(&edit.id())?)));
+    let Some((first, file)) = found.next() else { return Ok(()) };
+    let names: Vec<String> = std::iter::once(first).chain(found.map(|(name, _)| name)).collect();
+    let more = names.len().saturating_sub(NAMED_ITEMS_MAX);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    let listed = names[..names.len().min(NAMED_ITEMS_MAX)].join(", ");
+    let (verb, them) = if names.len() == 1 { ("is", "it") } else { ("are", "them") };
+    let message = format!(
+        "{listed}{more} {verb} defined in {file}, the settings file of this server, and an item lives either there or in the \
+         database: edit {file} and reload it, or remove {them} from {file}, reload, and write {them} again"
+    );
+    Err(ApiError::new(Code::Conflict, message))
 }

@@ -300,7 +300,14 @@ impl Settings {
     /// # Errors
     /// Every error in the rules and in `[identity]`.
     pub fn rules_from_toml(text: &str) -> Result<RuleSet, Problems> {
-        let mut document = Document::from_toml(text)?;
+        Self::rules_from(Document::from_toml(text)?)
+    }
+
+    /// Like [`rules_from_toml`](Self::rules_from_toml), from a parsed document.
+    ///
+    /// # Errors
+    /// Every error in the rules and in `[identity]`.
+    pub fn rules_from(mut document: Document) -> Result<RuleSet, Problems> {
         short_names::expand(&mut document);
         let mut problems = Problems::default();
         let mut fields = document.fields(&mut problems);

@@ -47,7 +47,7 @@ pub(crate) struct Apply {
 pub(super) fn diff(args: &ImportArgs, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let imports = ImportSet::read(&args.files, &args.kinds)?;
     let plan = import(&imports, args.prune, None, client)?;
-    print_plan(&plan, output)?;
+    print(&plan, &imports, output, || plan_text(&plan.body, output))?;
     Ok(if Counts::of(&plan.body).total() == 0 { Exit::Ok } else { Exit::Refused })
 }
 
@@ -57,7 +57,7 @@ pub(super) fn apply(apply: &Apply, client: &Client, output: &Output) -> Result<E
     let plan = import(&imports, *prune, None, client)?;
     let counts = Counts::of(&plan.body);
     if apply.dry.dry_run || counts.total() == 0 {
-        return Ok(print_plan(&plan, output)?);
+        return Ok(print(&plan, &imports, output, || plan_text(&plan.body, output))?);
     }
     if !output.json() {
         output.text(&changes::render(&plan.body, output))?;
@@ -68,8 +68,7 @@ pub(super) fn apply(apply: &Apply, client: &Client, output: &Output) -> Result<E
     }
     let version = plan.body["version"].as_u64().ok_or_else(|| client.missing_field("version"))?;
     let applied = import(&imports, *prune, Some(version), client)?;
-    output.warnings(&applied.body);
-    Ok(output.response(&applied.text, || summary(&applied.body, false, output))?)
+    Ok(print(&applied, &imports, output, || summary(&applied.body, false, output))?)
 }
 
 /// Imports all items or none: if the configuration is still at `version`, or as a dry run without one.
@@ -93,10 +92,27 @@ fn import(
     }
 }
 
-fn print_plan(plan: &ApiResponse, output: &Output) -> io::Result<Exit> {
-    let text = || changes::render(&plan.body, output) + &summary(&plan.body, true, output);
-    output.warnings(&plan.body);
-    output.response(&plan.text, text)
+/// Prints a plan or a result, with the warnings of the server and those about the files.
+fn print(
+    response: &ApiResponse,
+    imports: &ImportSet,
+    output: &Output,
+    text: impl FnOnce() -> String,
+) -> io::Result<Exit> {
+    if imports.warnings.is_empty() {
+        output.warnings(&response.body);
+        return output.response(&response.text, text);
+    }
+    let mut body = response.body.clone();
+    let of_server = body["warnings"].as_array().cloned().unwrap_or_default();
+    body["warnings"] =
+        of_server.into_iter().chain(imports.warnings.iter().map(|one| one.as_str().into())).collect();
+    output.warnings(&body);
+    output.result(|| body, text)
+}
+
+fn plan_text(body: &Value, output: &Output) -> String {
+    changes::render(body, output) + &summary(body, true, output)
 }
 
 /// `2 created, 1 updated, 0 deleted, 7 unchanged`; for a plan `2 to create, 1 to update, 0 to delete, 7 unchanged`.

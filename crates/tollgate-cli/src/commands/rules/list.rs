@@ -1,6 +1,6 @@
 //! `tollgate rules list`: the rules of a file or of a server.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use tollgate_server::rule_view;
 
 use crate::commands::items::Items;
 use crate::commands::list::{Columns, LimitArg};
-use crate::input::rule_file::RuleFile;
+use crate::input::rule_file::RuleFiles;
 use crate::output::format::{joined, text_of};
 use crate::output::rule::{format_action, format_conditions, format_limits, rule_style};
 use crate::output::table::Cell;
@@ -16,19 +16,20 @@ use crate::{CliError, Exit, Output};
 
 #[derive(Args)]
 pub(crate) struct List {
-    /// Rule file or settings file; - reads standard input; without it, the server's rules are listed
-    pub(super) file: Option<PathBuf>,
+    /// Rule files or a settings file; - reads standard input; without them, the server's rules are listed
+    #[arg(value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
     /// Only rules whose name has this prefix
-    #[arg(long, conflicts_with = "file")]
+    #[arg(long, conflicts_with = "files")]
     prefix: Option<String>,
     /// Only rules with this action
-    #[arg(long, conflicts_with = "file")]
+    #[arg(long, conflicts_with = "files")]
     action: Option<String>,
     /// Only rules of the settings file, of the database, or the built-in default
-    #[arg(long, conflicts_with = "file", value_parser = ["file", "database", "built-in"])]
+    #[arg(long, conflicts_with = "files", value_parser = ["file", "database", "built-in"])]
     source: Option<String>,
     /// Only enabled or only disabled rules
-    #[arg(long, conflicts_with = "file", value_name = "BOOL")]
+    #[arg(long, conflicts_with = "files", value_name = "BOOL")]
     enabled: Option<bool>,
     #[command(flatten)]
     pub(super) limit: LimitArg,
@@ -39,10 +40,10 @@ const COLUMNS: Columns = Columns {
     row,
 };
 
-/// Lists the rules of a file in order of evaluation.
-pub(super) fn list_file(path: &Path, output: &Output) -> Result<Exit, CliError> {
-    let file = RuleFile::read(path)?;
-    let rules: Vec<Value> = file.set.rules().iter().map(|rule| rule_view(rule, &file.set)).collect();
+/// Lists the rules of files in order of evaluation.
+pub(super) fn list_files(paths: &[PathBuf], output: &Output) -> Result<Exit, CliError> {
+    let files = RuleFiles::read(paths)?;
+    let rules: Vec<Value> = files.set.rules().iter().map(|rule| rule_view(rule, &files.set)).collect();
     Ok(COLUMNS.print("rules", &rules, None, output)?)
 }
 

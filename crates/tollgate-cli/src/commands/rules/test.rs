@@ -7,12 +7,12 @@ mod cases;
 mod runner;
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use self::runner::{Mismatch, TestResult, run_test};
-use crate::input::rule_file::{RuleFile, read_text};
+use crate::input::rule_file::{RuleFiles, read_text};
 use crate::output::format::plural;
 use crate::output::{Style, escape};
 use crate::{CliError, Exit, Output};
@@ -21,6 +21,7 @@ use crate::{CliError, Exit, Output};
 pub(super) const HELP: &str = r#"Examples:
   tollgate rules test rules.toml tests.toml
   tollgate rules test tollgate.toml tests.toml --json
+  tollgate rules test rules/*.toml tests.toml
 
 A test file:
   [[tests]]
@@ -51,9 +52,9 @@ hold the keys of the step itself.
 
 Exit codes: 0 all passed, 1 a test failed, 2 error."#;
 
-pub(super) fn run(rules: &Path, tests: &Path, output: &Output) -> Result<Exit, CliError> {
+pub(super) fn run(rules: &[PathBuf], tests: &Path, output: &Output) -> Result<Exit, CliError> {
     let path = tests.display().to_string();
-    let rules = RuleFile::read(rules);
+    let rules = RuleFiles::read(rules);
     let cases = read_text(tests).and_then(|text| {
         cases::read(&text).map_err(|problems| CliError::Invalid { path: path.clone(), problems })
     });
