@@ -264,17 +264,18 @@ impl App {
         self.live.load()
     }
 
-    /// Applies reloaded settings: rules, callers, header profiles and caller limits. Other settings need a restart.
+    /// Applies reloaded settings: rules, callers, header profiles and caller limits. Other settings need a restart. Returns the
+    /// number of rules in force.
     ///
     /// # Errors
     /// When the rules conflict with those of the database; nothing is changed then.
-    pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
+    pub(crate) fn apply(&self, settings: &Settings) -> Result<usize, Problems> {
         self.config_sync.replace_file(FileRules::new(settings), |rules| self.replace_rules(rules))?;
         let live = Reloadable::new(settings, self.listen, &self.admin_key, Some(&self.live()));
         self.live.store(Arc::new(live));
         // Another normalization takes effect when the items of the database are loaded again.
         self.config_sync.poll_now();
-        Ok(())
+        Ok(self.limiter.rules().rules().len())
     }
 
     /// Replaces the rules in force.

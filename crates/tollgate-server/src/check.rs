@@ -212,6 +212,13 @@ impl Checker<'_> {
         Ok((opaque, None))
     }
 
+    /// The status of a client's API key, given whole or by its id; `None` until accounts have been loaded.
+    pub(crate) fn key_status(&self, text: &str) -> Option<&'static str> {
+        self.key_secret?;
+        let id = api_keys::id_of(text).unwrap_or(text);
+        Some(api_keys::status(self.rules().accounts(), id, self.now))
+    }
+
     fn complete_override<'r>(
         &self,
         resolved: ResolvedRequest<'r>,

@@ -113,28 +113,36 @@ impl Explanation {
         let resolved = self.decision.rules().resolve(request, &mut scratch);
         let rules = self.decision.rules().rules();
         let each = (0u32..).zip(rules.iter().zip(&self.outcomes));
-        each.map(|(position, (rule, outcome))| RuleExplanation {
-            rule,
-            matched: matches!(
-                outcome,
-                RuleOutcome::Collected
-                    | RuleOutcome::Replaced(_)
-                    | RuleOutcome::Allowed
-                    | RuleOutcome::Blocked
-                    | RuleOutcome::LayerTaken
-                    | RuleOutcome::TooMany
-            ),
-            reason: match outcome {
+        each.map(|(position, (rule, outcome))| {
+            let reports: Vec<&LimitReport> =
+                self.reports().iter().filter(|report| report.is_of(position)).collect();
+            let too_expensive = || describe_excess(&reports, rule.cost.of(&resolved.request));
+            let reason = match outcome {
+                RuleOutcome::Collected if let Some(excess) = too_expensive() => format!("matches, and {excess}"),
+                RuleOutcome::Replaced(_) if let Some(excess) = too_expensive() => {
+                    format!("{}, and {excess}", reason(rule, *outcome, &resolved.request, blocked))
+                }
                 RuleOutcome::Collected if self.without_cooldown.is_some() => {
                     "matches, but the client is in cooldown: its limits are not charged until the cooldown ends"
                         .to_owned()
                 }
                 outcome => reason(rule, *outcome, &resolved.request, blocked),
-            },
-            reports: self.reports().iter().filter(|report| report.is_of(position)).collect(),
+            };
+            RuleExplanation { rule, matched: outcome.is_match(), reason, reports }
         })
         .collect()
     }
+}
+
+/// Why a request of this cost can never pass: `refuses: the cost 200 exceeds …`. `None` if it can.
+pub fn describe_excess(reports: &[&LimitReport], cost: u32) -> Option<String> {
+    let report = reports.iter().find(|report| report.verdict.outcome == Outcome::Never)?;
+    let verb = if report.effect == Effect::Enforce { "refuses" } else { "would refuse" };
+    let (capacity, requests, window) = (report.capacity, report.requests, report.window.describe());
+    let burst = if capacity == requests { "" } else { " at once" };
+    Some(format!(
+        "{verb}: the cost {cost} exceeds the {capacity} that {requests} per {window} admits{burst}, so the request can never pass"
+    ))
 }
 
 /// An override by its name, for messages.

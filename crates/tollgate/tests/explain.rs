@@ -137,3 +137,34 @@ fn next_allowed_at_ignores_retry_after_floor() {
         assert!(limiter.check_now(&request(1), next).admits());
     }
 }
+
+#[test]
+fn cost_above_the_capacity_is_explained() {
+    let limiter = limiter(
+        r#"
+        [[rules]]
+        name = "bucket"
+        per = ["user"]
+        cost = 3
+        limits = [{ requests = 60, window = "1m", burst = 20 }]
+        [[rules]]
+        name = "shadow"
+        per = ["user"]
+        action = "log_only"
+        algorithm = "fixed_window"
+        limits = [{ requests = 6, window = "1h" }]
+    "#,
+    );
+    let reasons = |cost: u32| -> Vec<String> {
+        let explained = block_on(limiter.snapshot().explain(&request(cost), NOW));
+        explained.rules(&request(cost)).into_iter().map(|rule| rule.reason).collect()
+    };
+    assert_eq!(
+        reasons(7),
+        [
+            "matches, and refuses: the cost 21 exceeds the 20 that 60 per 1m admits at once, so the request can never pass",
+            "matches, and would refuse: the cost 7 exceeds the 6 that 6 per 1h admits, so the request can never pass",
+        ]
+    );
+    assert_eq!(reasons(6), ["matches: its limits apply"; 2]);
+}

@@ -84,7 +84,9 @@ fn rule_cells(rule: &Value) -> [Cell; 5] {
         _ => Cell::styled(Style::Faint, "no"),
     };
     let text = |key: &str| Cell::from(text_of(&rule[key]));
-    [matched, text("priority"), text("name"), text("action"), text("layer")]
+    // Rules that allow or block have no layer.
+    let layer = rule["layer"].as_str().filter(|layer| !layer.is_empty()).unwrap_or("-").into();
+    [matched, text("priority"), text("name"), text("action"), layer]
 }
 
 fn limit_cells(limit: &Value, is_degraded: bool) -> [String; 4] {

@@ -40,11 +40,13 @@ fn render(body: &Value, output: &Output) -> String {
     let none = Vec::new();
     let list = |key: &str| body[key].as_array().unwrap_or(&none).iter();
     let client = body["client"].as_str().map_or_else(|| "the client".to_owned(), escape);
-    let store = if body["store"].as_str() == Some("redis") { "in Redis" } else { "in memory" };
-    let count = plural(list("counters").len(), "counter");
-    let mut lines = vec![format!("{}: {count} {store}", output.paint(Style::Heading, &client))];
+    let client = output.paint(Style::Heading, &client);
+    let mut lines = vec![format!("{client}: {}", counters_in_use(body))];
     if body["degraded"].as_bool() == Some(true) {
         lines.push("  degraded: Redis is unreachable, showing the counters of this node only".to_owned());
+    }
+    if let Some(status) = key_status(&body["key_status"]) {
+        lines.push(format!("  {}", output.paint(Style::Bad, status)));
     }
     if body["blocked"].as_bool() == Some(true) {
         let reason = body["block_reason"].as_str().map(|reason| format!(": {}", escape(reason)));
@@ -61,6 +63,28 @@ fn render(body: &Value, output: &Output) -> String {
     lines.extend(list("skipped").filter_map(Value::as_str).map(skipped));
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// `1 of 2 counters in use, in Redis`. A counter that was never charged does not exist in the store.
+fn counters_in_use(body: &Value) -> String {
+    let counters = body["counters"].as_array().map_or(&[] as &[Value], Vec::as_slice);
+    let used = counters.iter().filter(|counter| counter["used"].as_u64() > Some(0)).count();
+    let store = if body["store"].as_str() == Some("redis") { "in Redis" } else { "in memory" };
+    match (used, counters.len()) {
+        (0, 0) => "no limit applies".to_owned(),
+        (0, _) => format!("no counters in use {store}; limits that would apply:"),
+        (used, all) => format!("{used} of {} in use, {store}", plural(all, "counter")),
+    }
+}
+
+/// What to know about an API key that is not active.
+fn key_status(status: &Value) -> Option<&'static str> {
+    match status.as_str()? {
+        "revoked" => Some("this API key is revoked: checks with it are refused"),
+        "expired" => Some("this API key has expired: checks with it are refused"),
+        "unknown" => Some("unknown API key: this server did not issue it, and counts it by its text"),
+        _ => None,
+    }
 }
 
 /// Which dimensions a rule needs that were not given, and the flags to give them.
@@ -120,7 +144,7 @@ mod tests {
                  "remaining": 99, "restored_at": null, "retry_after": null}],
             "skipped": ["by-path", "by-both", "guard", "of-old"], "skipped_for": {"by-path": ["endpoint"],
                 "by-both": ["endpoint", "method"], "guard": ["login", "method"]}});
-        let expected = "user:alice: 2 counters in Redis\n  \
+        let expected = "user:alice: 1 of 2 counters in use, in Redis\n  \
             blocked: unpaid, ends now\n  \
             in cooldown after too many refusals, ends now\n  \
             free (10 per 1m, burst 20, token_bucket): 20 used, 0 left, refused for 6s\n  \
@@ -130,5 +154,20 @@ mod tests {
             guard: skipped: also counts by login and method, which `inspect` cannot select\n  \
             of-old: skipped: also counts by other dimensions\n";
         assert_eq!(render(&body, &Output::new(false, Color::Never)), expected);
+    }
+
+    #[test]
+    fn unused_counters_and_inactive_keys_are_named() {
+        let mut body = json!({"client": "api_key:k", "store": "memory", "key_status": "revoked", "counters": [
+            {"rule": "free", "limit": 9, "window": "1m", "strategy": "gcra", "capacity": 9, "used": 0, "remaining": 9}]});
+        let shown = |body: &Value| render(body, &Output::new(false, Color::Never));
+        assert_eq!(
+            shown(&body),
+            "api_key:k: no counters in use in memory; limits that would apply:\n  \
+             this API key is revoked: checks with it are refused\n  \
+             free (9 per 1m, gcra): unused, 9 left\n"
+        );
+        (body["key_status"], body["counters"]) = (json!("active"), json!([]));
+        assert_eq!(shown(&body), "api_key:k: no limit applies\n");
     }
 }

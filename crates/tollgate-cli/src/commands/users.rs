@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::client_name::{ClientName, KINDS};
 use super::items::{Items, WriteArgs};
 use super::list::{Columns, LimitArg};
-use crate::input::expiry::{Expiry, parse_expiry};
+use crate::input::expiry::{Expiry, parse_duration, parse_expiry};
 use crate::item_kind::ItemKind;
 use crate::output::format::{format_time, text_of};
 use crate::output::table::Cell;
@@ -30,8 +30,11 @@ If the client is already blocked, reason and expiry are replaced.")]
         #[arg(long, value_name = "TEXT")]
         reason: String,
         /// Expiry: a duration (24h, 90d) or a time (2027-01-31T12:00:00Z); never by default
-        #[arg(long, visible_alias = "for", value_name = "WHEN", value_parser = parse_expiry)]
+        #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
         until: Option<Expiry>,
+        /// Expiry as a duration (24h, 90d)
+        #[arg(long = "for", value_name = "DURATION", value_parser = parse_block_duration, conflicts_with = "until")]
+        duration: Option<Expiry>,
         #[command(flatten)]
         write: WriteArgs,
     },
@@ -76,9 +79,9 @@ const COLUMNS: Columns = Columns { headings: &["CLIENT", "UNTIL", "REASON", "BY"
 pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let blocks = Items { kind: ItemKind::Block, client, output };
     match command {
-        Command::Block { target, reason, until, write } => {
+        Command::Block { target, reason, until, duration, write } => {
             let name = target.client.to_string();
-            let body = body(&name, reason, until.as_ref());
+            let body = body(&name, reason, until.as_ref().or(duration.as_ref()));
             blocks.put(&name, &body, write.precondition(), &write.dry)
         }
         Command::Unblock { target, write } => blocks.delete_unconfirmed(&target.client.to_string(), write),
@@ -87,6 +90,11 @@ pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result
             blocks.list(&filters, limit, &COLUMNS)
         }
     }
+}
+
+/// Parses the value of `--for`.
+fn parse_block_duration(text: &str) -> Result<Expiry, String> {
+    parse_duration(text).map(Expiry::After)
 }
 
 fn body(client: &str, reason: &str, until: Option<&Expiry>) -> Map<String, Value> {

@@ -56,7 +56,9 @@ fn details(body: &Value) -> Vec<String> {
     if let Some(delay) = body["delay_ms"].as_u64() {
         details.push(format!("delay {delay} ms"));
     }
-    let words = ["reason", "message", "strategy"].map(|key| body[key].as_str());
+    // A rule that blocks gives its message as the reason.
+    let message = body["message"].as_str().filter(|message| body["reason"].as_str() != Some(*message));
+    let words = [body["reason"].as_str(), message, body["strategy"].as_str()];
     details.extend(words.into_iter().flatten().map(escape));
     if body["degraded"].as_bool() == Some(true) {
         details.push("degraded: decided without the shared counters".to_owned());
@@ -111,6 +113,9 @@ mod tests {
         let blocked =
             json!({"allowed": false, "decision": "blocked", "reason": "abuse\x1b[2J", "blocked_until": 1});
         assert_eq!(decision(&blocked, &output), "blocked: for 0s, abuse\\u{1b}[2J\n");
+        let by_rule =
+            json!({"allowed": false, "decision": "blocked", "rule": "bots", "reason": "go", "message": "go"});
+        assert_eq!(decision(&by_rule, &output), "blocked by bots: go\n");
     }
 
     #[test]

@@ -76,3 +76,14 @@ fn server_errors_show_field_and_reason() {
     assert_error_is_reported(&["users", "unblock", "a"]);
     assert_error_is_reported(&["users", "blocked"]);
 }
+
+#[test]
+fn error_names_the_flag_that_was_given() {
+    let block = ["users", "block", "alice", "--reason", "r"];
+    for (flag, value, other) in [("--for", "1day", "--until"), ("--until", "tomorrow", "--for")] {
+        let ran = run(&[&block[..], &[flag, value]].concat());
+        assert!(ran.code == 2 && ran.stderr.contains(flag) && !ran.stderr.contains(other), "{}", ran.stderr);
+    }
+    let both = run(&[&block[..], &["--for", "1h", "--until", "2h"]].concat());
+    assert!(both.code == 2 && both.stderr.contains("cannot be used with"), "{}", both.stderr);
+}

@@ -3,6 +3,7 @@
 
 mod apply;
 mod cli_runner;
+mod explanations;
 #[path = "../service/harness.rs"]
 #[allow(dead_code, reason = "shared with the service tests, which use more of it")]
 mod harness;

@@ -73,7 +73,7 @@ fn file_that_clashes_with_the_database_is_not_reloaded() {
     // Removing the rule from the database, as advised, is enough: the file is applied without another change.
     let removed = service.admin("DELETE", "/v1/admin/rules/mine", "");
     assert_eq!(removed.status, 204, "{}", removed.text);
-    assert_eq!(service.check("alice", "/x").status, 403, "the rule of the file is in force");
+    wait_for("the rule of the file", || (service.check("alice", "/x").status == 403).then_some(()));
     assert_eq!(service.get("/readyz").json()["status"], "ready");
 }
 

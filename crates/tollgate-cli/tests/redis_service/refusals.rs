@@ -43,6 +43,15 @@ fn wrong_or_missing_password_admits_nobody() {
         let reason = refused(&service);
         assert!(reason.contains(code), "{reason}");
         assert!(service.log().contains(code), "{}", service.log());
+        // The mode is that of the rule; that the store rejects the node is counted as `unavailable`.
+        let metrics = service.get("/metrics").text;
+        for sample in [
+            "tollgate_degraded_decisions_total{rule=\"by-user\",mode=\"open\"",
+            "tollgate_decisions_total{rule=\"by-user\",decision=\"unavailable\"}",
+        ] {
+            assert!(metrics.contains(sample), "{sample}: {metrics}");
+        }
+        assert!(!metrics.contains("mode=\"closed\""), "{metrics}");
     }
     let right = sharing(100, &format!("url = \"{}\"\ntimeout = \"10s\"", redis.url()), "");
     assert_eq!(check(&right, "alice"), (200, false));

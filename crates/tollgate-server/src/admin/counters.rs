@@ -52,6 +52,10 @@ pub(crate) struct CountersResponse {
     degraded: bool,
     /// End of the client's cooldown after repeated violations, in Unix seconds; null if it has none.
     cooldown_until: Option<u64>,
+    /// Of an API key: `active`, `expired` or `revoked`; `unknown` if this server did not issue it, and counts it by its text.
+    /// Null for other clients.
+    #[schema(value_type = Option<String>)]
+    key_status: Option<&'static str>,
     /// Whether the client is blocked.
     blocked: bool,
     /// Reason of the block.
@@ -109,8 +113,9 @@ pub(crate) async fn counters(call: Call) -> Result<Response, ApiError> {
     let mut scratch = Scratch::default();
     let counted = checker.rules().resolve(&request, &mut scratch).request;
     let explained = checker.explain(&request).await;
+    let key_status = query.api_key.as_deref().and_then(|key| checker.key_status(key));
     let body = CountersResponse::new(&counted, endpoints, store, inspection, explained.decision.block());
-    Ok(response::json(StatusCode::OK, &body))
+    Ok(response::json(StatusCode::OK, &CountersResponse { key_status, ..body }))
 }
 
 impl CountersQuery {
@@ -166,6 +171,7 @@ impl CountersResponse {
             store,
             degraded: inspection.degraded,
             cooldown_until: inspection.cooldown.map(|left| (inspection.now + left).as_secs_ceil()),
+            key_status: None,
             blocked: block.is_some(),
             block_reason: block.map(|block| block.reason.to_owned()),
             blocked_until: block.and_then(|block| block.until).map(Timestamp::as_secs_ceil),

@@ -17,8 +17,10 @@ const BODY_BYTES_MAX: usize = 1 << 10;
 /// The result of a reload.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ReloadResponse {
-    /// Number of rules in force.
+    /// Number of rules in force: those of the settings file and of the database.
     rules: usize,
+    /// Number of rules in the settings file.
+    file_rules: usize,
     /// Generation of the settings in force: 1 at the start, plus 1 per reload.
     generation: u64,
     /// Changed settings that need a restart.
@@ -52,7 +54,9 @@ pub(crate) async fn reload(call: Call, body: Incoming) -> Result<Response, ApiEr
     let report = outcome.map_err(|error| ApiError::field(Code::InvalidInput, "config", error.to_string()))?;
     let (request_id, by, generation) = (call.request_id.as_str(), &*call.caller.name, report.generation);
     tracing::info!(request_id, by, generation, "configuration reloaded");
-    let after = Some(serde_json::json!({ "generation": report.generation, "rules": report.rules }));
+    let after = Some(serde_json::json!({
+        "generation": report.generation, "file_rules": report.file_rules, "rules": report.rules_in_force,
+    }));
     let event = AuditEvent {
         action: "reload".into(),
         kind: "settings".into(),
@@ -62,7 +66,8 @@ pub(crate) async fn reload(call: Call, body: Incoming) -> Result<Response, ApiEr
     };
     audit::record(&call, event).await;
     let body = ReloadResponse {
-        rules: call.app.limiter().rules().rules().len(),
+        rules: report.rules_in_force,
+        file_rules: report.file_rules,
         generation: report.generation,
         needs_restart: report.needs_restart,
     };

@@ -29,9 +29,9 @@ pub(crate) struct RuleView {
     when: Json,
     /// `reject`, `throttle`, `block`, `allow` or `log_only`.
     action: &'static str,
-    /// What the rule counts by.
+    /// What the rule counts by; empty if it allows or blocks.
     per: Vec<String>,
-    /// Only the first matching rule of a layer applies.
+    /// Only the first matching rule of a layer applies. Empty if the rule allows or blocks: it has no layer.
     layer: String,
     /// Whether the rule is in force.
     enabled: bool,
@@ -159,13 +159,14 @@ impl RuleView {
     /// The fields that come from the rule itself. `default` applies if the rule has no `on_store_failure`.
     fn of(rule: &Rule, default: OnStoreFailure) -> Self {
         let max_delay = rule.limits.first().and_then(|each| each.limit.max_delay());
+        let limits = rule.action.limits();
         RuleView {
             name: rule.name.to_string(),
             priority: rule.priority,
             when: Json::Object(rule_json::conditions(&rule.when)),
             action: rule.action.as_str(),
-            per: rule.per.iter().map(ToString::to_string).collect(),
-            layer: rule.layer.to_string(),
+            per: rule.per.iter().filter(|_| limits).map(ToString::to_string).collect(),
+            layer: if limits { rule.layer.to_string() } else { String::new() },
             enabled: rule.enabled,
             limits: rule.limits.iter().map(|each| RuleLimitView::of(&each.limit)).collect(),
             max_delay: max_delay.map(|delay| delay.to_string()),

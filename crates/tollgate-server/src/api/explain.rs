@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tollgate::algorithms::Outcome;
 use tollgate::counters::Effect;
 use tollgate::decision::LimitReport;
-use tollgate::explain::{Explanation, RuleExplanation, describe_override};
+use tollgate::explain::{Explanation, RuleExplanation, describe_excess, describe_override};
 use tollgate::headers::retry_after_secs;
 use tollgate::identity::Scratch;
 use tollgate::rules::Action;
@@ -134,7 +134,7 @@ pub(crate) struct RuleBody<'a> {
     action: &'static str,
     /// Rules with a lower priority value are evaluated first.
     priority: u32,
-    /// The layer; only the first matching rule of a layer applies.
+    /// The layer; only the first matching rule of a layer applies. Empty if the rule allows or blocks: it has no layer.
     layer: &'a str,
     /// Whether a limit of this rule is the binding one.
     binding: bool,
@@ -185,7 +185,7 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
     let decision = &explanation.decision;
     let rules = explanation.rules(&request);
     let (listed, next) = page.select(&rules);
-    let override_beside = override_body(&explanation).filter(|_| next.is_none());
+    let override_beside = override_body(&explanation, request.cost).filter(|_| next.is_none());
     let mut scratch = Scratch::default();
     let resolved = explanation.resolved(&request, &mut scratch);
     let account = AccountBody {
@@ -226,20 +226,21 @@ fn rule_body<'a>(explained: &RuleExplanation<'a>, decision: &Decision) -> RuleBo
         reason: explained.reason.clone(),
         action: rule.action.as_str(),
         priority: rule.priority,
-        layer: &rule.layer,
+        layer: if rule.action.limits() { &rule.layer } else { "" },
         binding: decision.rule_name() == Some(&*rule.name),
         limits: explained.reports.iter().map(|report| limit_body(report, decision.now)).collect(),
     }
 }
 
 /// An override that replaces no rule, as a rule of a layer of its own.
-fn override_body(explanation: &Explanation) -> Option<RuleBody<'static>> {
+fn override_body(explanation: &Explanation, cost: u32) -> Option<RuleBody<'static>> {
     let (name, reports) = explanation.override_beside_rules()?;
     let decision = &explanation.decision;
+    let excess = describe_excess(&reports, cost).map(|excess| format!(", and {excess}"));
     Some(RuleBody {
         name,
         matched: true,
-        reason: format!("{} applies beside the rules", describe_override(name)),
+        reason: format!("{} applies beside the rules{}", describe_override(name), excess.unwrap_or_default()),
         action: Action::Reject.as_str(),
         priority: 0,
         layer: name,

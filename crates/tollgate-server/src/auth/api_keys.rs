@@ -167,6 +167,16 @@ impl KeyRefusal {
     }
 }
 
+/// The status of the key with this id, for operators: `active`, `expired`, `revoked`, or `unknown` if this server has no such key.
+pub(crate) fn status(accounts: &Accounts, id: &str, now: Timestamp) -> &'static str {
+    match accounts.key(id).map(|key| require_valid(key, now)) {
+        Some(Ok(_)) => "active",
+        Some(Err(KeyRefusal::Revoked)) => "revoked",
+        Some(Err(KeyRefusal::Expired)) => "expired",
+        Some(Err(KeyRefusal::Unknown)) | None => "unknown",
+    }
+}
+
 /// The key with this text and id, if its secret matches.
 ///
 /// For an unknown id the verifier of another key is looked up and compared, so that the duration does not reveal which ids exist

@@ -20,8 +20,9 @@ use tracing::{error, info, warn};
 use crate::config::settings::{FileStamp, Settings, SettingsError};
 use crate::runtime::clock::Clock;
 
-/// Puts settings in force, or returns why they are invalid without changing anything.
-pub type Apply = Box<dyn Fn(&Settings) -> Result<(), Problems> + Send + Sync>;
+/// Puts settings in force and returns the number of rules in force, or returns why the settings are invalid without changing
+/// anything.
+pub type Apply = Box<dyn Fn(&Settings) -> Result<usize, Problems> + Send + Sync>;
 
 /// The status of reloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +40,10 @@ pub struct ReloadStatus {
 pub struct ReloadReport {
     /// As [`ReloadStatus::generation`].
     pub generation: u64,
-    /// The number of rules in the settings.
-    pub rules: usize,
+    /// The number of rules in the settings, without the built-in default.
+    pub file_rules: usize,
+    /// The number of rules in force: those of the settings and of the database.
+    pub rules_in_force: usize,
     /// Changed keys that require a restart.
     pub needs_restart: Vec<&'static str>,
 }
@@ -122,7 +125,8 @@ impl ReloadHandle {
 
     fn put_in_force(&self, new: &Settings) -> Result<ReloadReport, SettingsError> {
         let file = new.config_file.clone();
-        (self.0.apply)(new).map_err(|problems| SettingsError::Invalid { file, problems })?;
+        let rules_in_force =
+            (self.0.apply)(new).map_err(|problems| SettingsError::Invalid { file, problems })?;
         log_warnings(new);
         if self.0.started_with.normalization != new.normalization {
             warn!(
@@ -132,7 +136,8 @@ impl ReloadHandle {
         }
         Ok(ReloadReport {
             generation: self.status().generation + 1,
-            rules: new.rules.rules().len(),
+            file_rules: new.rules.rules().len() - usize::from(new.rules.has_built_in_default()),
+            rules_in_force,
             needs_restart: self.0.started_with.needs_restart(new),
         })
     }
@@ -140,7 +145,8 @@ impl ReloadHandle {
     fn note_success(&self, report: &ReloadReport) {
         let (generation, last_success) = (report.generation, self.0.clock.now());
         *self.0.status.lock() = ReloadStatus { last_success, last_error: None, generation };
-        info!(generation, rules = report.rules, "settings reloaded");
+        let ReloadReport { file_rules, rules_in_force, .. } = report;
+        info!(generation, file_rules, rules_in_force, "settings reloaded");
         for key in &report.needs_restart {
             warn!(key, "changed setting requires a restart");
         }

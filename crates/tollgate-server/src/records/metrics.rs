@@ -101,11 +101,8 @@ impl DegradedLabels {
         let name = decision.rule_name().or_else(first).unwrap_or_default();
         let rules = decision.rules();
         let position = rules.rules().iter().position(|rule| *rule.name == *name).unwrap_or(usize::MAX);
-        let mode = match decision.answer {
-            Answer::Unavailable => OnStoreFailure::Closed,
-            _ => rules.on_store_failure(position),
-        };
-        DegradedLabels { rule: name.to_owned(), mode: mode.as_str() }
+        // A store that rejects our calls refuses whatever the mode is: `decisions` counts that as unavailable.
+        DegradedLabels { rule: name.to_owned(), mode: rules.on_store_failure(position).as_str() }
     }
 }
 

@@ -150,9 +150,9 @@ fn reload_handle(app: &Arc<App>, settings: &Settings, address: SocketAddr) -> Re
     let reloaded = Arc::clone(app);
     let apply = move |settings: &Settings| {
         let was_open = reloaded.live().authenticator.open_checks();
-        reloaded.apply(settings)?;
+        let rules_in_force = reloaded.apply(settings)?;
         warn_if_open(address, settings.auth.open_checks && !was_open);
-        Ok(())
+        Ok(rules_in_force)
     };
     ReloadHandle::new(settings.clone(), app.clock(), Box::new(apply))
 }

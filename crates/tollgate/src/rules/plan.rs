@@ -61,6 +61,14 @@ pub enum RuleOutcome {
     TooMany,
 }
 
+impl RuleOutcome {
+    /// Whether the request matches the conditions of the rule, whatever became of it.
+    pub(crate) fn is_match(self) -> bool {
+        use RuleOutcome::{Allowed, Blocked, Collected, LayerTaken, Replaced, TooMany};
+        matches!(self, Collected | Replaced(_) | Allowed | Blocked | LayerTaken | TooMany)
+    }
+}
+
 /// The names of overrides. An override that replaces no rule has its position here, counted down from `u32::MAX`, as the
 /// source of its charges.
 const NAMESPACES: [&str; 4] = [CHECK_NAMESPACE, CONFIG_NAMESPACE, KEY_NAMESPACE, QUOTA_NAMESPACE];

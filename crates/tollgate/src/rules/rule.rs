@@ -127,7 +127,7 @@ impl Default for RuleCost {
 
 impl RuleCost {
     /// What the request is charged.
-    pub(super) fn of(&self, request: &Request<'_>) -> u32 {
+    pub(crate) fn of(&self, request: &Request<'_>) -> u32 {
         let factor = match self {
             RuleCost::Times(factor) => *factor,
             RuleCost::Descriptor(name) => {

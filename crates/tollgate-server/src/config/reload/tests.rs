@@ -29,7 +29,7 @@ fn service(text: &str) -> Service {
         let applied = Arc::clone(&applied);
         move |settings: &Settings| {
             applied.lock().push(settings.to_toml());
-            Ok(())
+            Ok(13)
         }
     });
     let handle = ReloadHandle::new(settings, Clock::start(), apply);
@@ -41,7 +41,7 @@ fn new_settings_are_applied_and_counted() {
     let service = service("default_limit = 1");
     fs::write(&service.file, "default_limit = 2\n[server]\nlisten = \"127.0.0.1:9\"").unwrap();
     let report = service.handle.reload().unwrap();
-    assert_eq!((report.generation, report.rules), (2, 1));
+    assert_eq!((report.generation, report.file_rules, report.rules_in_force), (2, 1, 13));
     assert_eq!(report.needs_restart, ["server.listen"]);
     assert!(service.applied.lock()[0].contains("requests = 2"));
 }
@@ -177,7 +177,7 @@ async fn swapped_symlink_is_noticed() {
     let applied_to = Arc::clone(&service.applied);
     let apply: Apply = Box::new(move |settings: &Settings| {
         applied_to.lock().push(settings.to_toml());
-        Ok(())
+        Ok(13)
     });
     service.handle =
         ReloadHandle::new(Settings::load(&flags, std::iter::empty()).unwrap(), Clock::start(), apply);
