@@ -42,7 +42,7 @@ pub(crate) fn read(path: &Path, kind: ItemKind) -> Result<ItemFile, CliError> {
         }
     };
     let (body, version) = without_server_fields(item);
-    match body.get("name").and_then(Value::as_str) {
+    match body.get("name").or_else(|| body.get("rule_name")).and_then(Value::as_str) {
         Some(name) if !name.is_empty() => Ok(ItemFile { name: name.to_owned(), body, version }),
         _ => Err(invalid(format!("the {} has no name", kind.noun()))),
     }

@@ -20,6 +20,7 @@ mod lifecycle;
 mod logs;
 mod normalization;
 mod openapi;
+mod other_schemas;
 mod pagination;
 mod schemathesis;
 mod scopes;

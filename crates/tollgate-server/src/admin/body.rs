@@ -69,6 +69,11 @@ impl RequestBody {
         &self.values
     }
 
+    /// The values with the position of each key.
+    pub(crate) fn document(&self) -> &Document {
+        &self.document
+    }
+
     /// Adds a field from the path if the body does not have it.
     pub(crate) fn with_default(mut self, key: &'static str, value: &str) -> Self {
         if !self.values.contains_key(key) {

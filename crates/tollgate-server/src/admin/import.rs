@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use tollgate::Timestamp;
-use tollgate::config::{Document, Problems, TableReader};
+use tollgate::config::{Document, Problems, TableReader, flat_rule_warnings};
 use tollgate_stores::sql::{
     Database, DatabaseError, Item, ItemChange, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite,
     Precondition,
@@ -28,6 +28,8 @@ use crate::records::traffic_sample::Effect;
 const IMPORT_BYTES_MAX: usize = 8 << 20;
 /// Attempts to import while the configuration changes.
 const ATTEMPTS_MAX: usize = 5;
+/// The most notes about flat names in one response.
+const NOTES_MAX: usize = 20;
 
 /// Options of an import.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -105,11 +107,12 @@ pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiEr
         let plan = plan(&call, &import, prune, expected).await?;
         if is_dry_run {
             let effect = dry_run::effect(&call, &plan.changes).await?;
-            let warnings = warnings::of(&call, &plan.edits());
+            let warnings = import.warnings(warnings::of(&call, &plan.edits()));
             return Ok(respond(&import, plan.version, &plan.changes, warnings, true, effect));
         }
         match change::write(&call, &change::database(&call)?, &plan.edits(), Some(plan.version)).await {
             Ok(Applied { change, warnings, .. }) => {
+                let warnings = import.warnings(warnings);
                 return Ok(respond(&import, change.version, &change.items, warnings, false, None));
             }
             Err(DatabaseError::VersionConflict { found }) if expected.is_some() => {
@@ -145,6 +148,8 @@ struct Import {
     /// Kinds that are imported and, with `prune`, deleted from.
     kinds: Vec<ItemKind>,
     items: Vec<Item>,
+    /// What is read otherwise than it is written.
+    notes: Vec<String>,
 }
 
 /// The items of one kind. Each id may occur once.
@@ -243,7 +248,15 @@ impl Import {
             return Err(ApiError::new(Code::PayloadTooLarge, message));
         }
         items.retain(|item| kinds.contains(&item.id().kind()));
-        Ok(Import { kinds, items })
+        let notes = flat_rule_warnings(body.document());
+        let notes = notes.into_iter().map(|(rule, note)| format!("rule {rule:?} {note}")).take(NOTES_MAX);
+        Ok(Import { kinds, items, notes: notes.collect() })
+    }
+
+    /// Adds the notes to the warnings about what changes.
+    fn warnings(&self, mut warnings: Vec<String>) -> Vec<String> {
+        warnings.extend(self.notes.iter().cloned());
+        warnings
     }
 
     /// Limits of single users that are stored in Redis are not read from the database.

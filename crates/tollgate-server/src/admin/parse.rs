@@ -5,7 +5,7 @@ use tollgate::accounts::{AccountError, AccountLimits};
 use tollgate::config::values::{integer, parse_span, text};
 use tollgate::config::{self, TableReader, Value, has_flat_names, read_rule, read_tier};
 use tollgate::identity::ID_BYTES_MAX;
-use tollgate::{Span, Timestamp, Window};
+use tollgate::{Rule, Span, Timestamp, Window};
 use tollgate_stores::sql::{
     BlockItem, BlockKind, Item, KeyItem, QuotaItem, RuleItem, TierItem, UserEndpointLimit,
 };
@@ -44,6 +44,7 @@ pub(crate) fn rule(
     }
     let mut body = if has_flat_names(fields) { rule_json::definition(&rule) } else { values.clone() };
     body.remove("name");
+    set_failure_mode(&mut body, &rule);
     Some(Item::Rule(RuleItem { name: rule.name.into(), body }))
 }
 
@@ -55,11 +56,27 @@ pub(crate) fn tier(
     reject_read_only(fields, &REVISION_FIELDS);
     let description = fields.read("description", prose).unwrap_or_default();
     let name = fields.read("name", id);
-    read_tier(fields)?;
-    let mut body = values.clone();
+    let rule = read_tier(fields)?;
+    let mut body = if has_flat_names(fields) { tier_definition(&rule) } else { values.clone() };
     body.remove("name");
     body.remove("description");
+    set_failure_mode(&mut body, &rule);
     Some(Item::Tier(TierItem { name: name?, description, body }))
+}
+
+/// Replaces aliases of `on_store_failure` and its values, which the database does not store.
+fn set_failure_mode(body: &mut Map<String, Json>, rule: &Rule) {
+    body.remove("failure_mode");
+    if let Some(mode) = rule.on_store_failure {
+        body.insert("on_store_failure".to_owned(), mode.as_str().into());
+    }
+}
+
+/// The keys of `[[tiers]]` for a tier with flat names, which the database does not store.
+fn tier_definition(rule: &Rule) -> Map<String, Json> {
+    let mut body = rule_json::definition(rule);
+    body.retain(|key, _| ["algorithm", "limits", "max_delay", "on_store_failure"].contains(&&**key));
+    body
 }
 
 pub(crate) fn quota(fields: &mut TableReader<'_, '_>, _: &Map<String, Json>, _: Timestamp) -> Option<Item> {
@@ -182,7 +199,12 @@ fn reject_read_only(fields: &mut TableReader<'_, '_>, keys: &[&'static str]) {
 /// Limits of a user or key. Only keys have a limit per second.
 fn account_limits(fields: &mut TableReader<'_, '_>, has_per_second: bool) -> AccountLimits {
     let number = integer(0..=u32::MAX);
-    let per_second = if has_per_second { fields.read("requests_per_second", number.clone()) } else { None };
+    let per_second = if has_per_second {
+        fields.read("requests_per_second", number.clone())
+    } else {
+        reject_window(fields, "requests_per_second")
+    };
+    reject_window(fields, "requests_per_minute");
     let limits = AccountLimits {
         requests_per_second: per_second,
         requests_per_hour: fields.read("requests_per_hour", number.clone()),
@@ -197,6 +219,12 @@ fn account_limits(fields: &mut TableReader<'_, '_>, has_per_second: bool) -> Acc
         Err(error) => fields.report("burst", error.to_string().replacen("burst ", "", 1)),
     }
     limits
+}
+
+/// Rejects a limit that rules have, and quotas or keys do not.
+fn reject_window(fields: &mut TableReader<'_, '_>, key: &'static str) -> Option<u32> {
+    let reason = "is not available here: write a rule for limits of this window";
+    fields.read(key, |_: &Value| Err(reason.to_owned()))
 }
 
 /// An identifier: 1 to 256 bytes without NUL, which some databases cannot store.

@@ -46,8 +46,6 @@ pub(crate) struct TierInput {
     description: Option<String>,
     #[serde(flatten)]
     limits: TierLimits,
-    /// Behaviour while the counters are unreachable: `local`, `open` or `closed`; alias `failure_mode`.
-    on_store_failure: Option<String>,
 }
 
 /// Limits of a tier: `limit` and `window`, or `limits`, or `requests_per_…`.
@@ -63,6 +61,8 @@ pub(crate) struct TierLimits {
     burst: Option<u32>,
     #[serde(flatten)]
     limits: LimitsInput,
+    /// Behaviour while the counters are unreachable: `local`, `open` or `closed`; alias `failure_mode`.
+    on_store_failure: Option<String>,
 }
 
 /// The limits of a rule or a tier: `limits`, or the short forms `requests_per_…`.

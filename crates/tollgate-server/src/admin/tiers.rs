@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
+use tollgate::rules::OnStoreFailure;
 use tollgate::{Algorithm, Rule};
 use tollgate_stores::sql::{Item, ItemFilter, ItemId, ItemKind, StoredItem};
 use utoipa::ToSchema;
@@ -87,6 +88,7 @@ fn file_view(name: &str, rule: &Rule) -> TierView {
     let algorithm = rule.limits.first().map(|each| each.limit.algorithm());
     let algorithm = algorithm.filter(|algorithm| *algorithm != Algorithm::TokenBucket);
     view::put(&mut limits, "algorithm", algorithm.map(Algorithm::as_str));
+    view::put(&mut limits, "on_store_failure", rule.on_store_failure.map(OnStoreFailure::as_str));
     TierView {
         name: name.to_owned(),
         description: String::new(),

@@ -58,7 +58,12 @@ fn check_limits(fields: &mut TableReader<'_, '_>, limits: &[Limit], action: Opti
     let written = FORMS.iter().find(written).copied();
     match (action, written) {
         (Some(action), Some(key)) if !action.limits() => {
-            fields.report(key, format!("is not allowed with action = {:?}", action.as_str()));
+            let hint = if action == Action::Block {
+                ": write \"reject\" to refuse only what exceeds a limit"
+            } else {
+                ""
+            };
+            fields.report(key, format!("is not allowed with action = {:?}{hint}", action.as_str()));
         }
         (Some(action), None) if action.limits() => {
             fields.report("limits", "is missing: [{ requests = 100, window = \"1m\" }]".to_owned());

@@ -179,8 +179,15 @@ pub(super) fn pattern(value: &Value) -> Result<Pattern, String> {
     })
 }
 
+/// A method that HTTP defines, or `OTHER`. Any other name would match more than itself.
 pub(super) fn method(value: &Value) -> Result<Method, String> {
-    Method::parse(&text(value)?).map_err(|error| error.to_string())
+    let name = text(value)?;
+    match Method::parse(&name).map_err(|error| error.to_string())? {
+        Method::Other if !name.eq_ignore_ascii_case(Method::Other.as_str()) => Err(format!(
+            "{name:?} is not a method of HTTP: write \"OTHER\" for all such methods, or no condition for every method"
+        )),
+        method => Ok(method),
+    }
 }
 
 /// A network or a single address. Host bits are cleared and IPv4-mapped addresses converted to IPv4.

@@ -228,12 +228,24 @@ fn hint(key: &str) -> Option<&'static str> {
     Some(match key {
         "key_pattern" => "say what to count by with per, such as [\"tenant\"], and what to match with when",
         "rule_id" => "a rule is identified by its name",
+        "id" | "api_key_id" => "ids are not written; leave it out",
         "created_at" | "updated_at" | "created_by" => "the database records it; leave it out",
+        "total_requests"
+        | "total_requests_today"
+        | "total_requests_month"
+        | "quota_exceeded_count"
+        | "quota_reset_at" => "usage is recorded, not written; leave it out",
         "custom_limit_per_hour" => "write requests_per_hour",
         "custom_limit_per_day" => "write requests_per_day",
-        "custom_burst_size" | "max_tokens" => "write burst",
+        "custom_burst_size" | "burst_size" | "burst_capacity" | "max_tokens" => "write burst",
+        "limit_value" => "write limit",
+        "strategy" => "write algorithm",
+        "refill_rate" => "a bucket refills its limit in each window; leave it out",
         "is_blocked" | "block_reason" | "blocked_until" => "block a user with `tollgate users block`",
         "key_name" => "write name",
+        "api_key_hash" => "only keys that tollgate generates can be verified; create a new one",
+        "is_active" => "revoke the key to end it, or block api_key:<id> to suspend it",
+        "trusted_proxy_depth" => "addresses are not read from headers; send the client's ip with each check",
         "redis_pool_size" => "connections to Redis are shared; set counters.connections if one is not enough",
         "redis_socket_timeout" => "write counters.timeout",
         _ => return None,

@@ -10,12 +10,12 @@ use crate::sql::error::{DatabaseError, ValueError};
 use crate::sql::query::Value;
 
 /// Keys of a rule that have no column of their own.
-const OTHER_RULE_KEYS: [&str; 2] = ["cost", "failure_mode"];
+const OTHER_RULE_KEYS: [&str; 1] = ["cost"];
 /// Keys of a rule or tier that replace `limits`.
 const SHORT_FORM: [&str; 5] =
     ["requests_per_second", "requests_per_minute", "requests_per_hour", "requests_per_day", "burst_size"];
 /// Keys that only a tier has in addition.
-const TIER_SHORT_FORM: [&str; 5] = ["limit", "window", "burst", "on_store_failure", "failure_mode"];
+const TIER_SHORT_FORM: [&str; 4] = ["limit", "window", "burst", "on_store_failure"];
 
 /// The columns of a rule, in the order of its table.
 pub(super) fn of_rule<'a>(name: &'a str, body: &Map<String, Json>) -> Result<Vec<Value<'a>>, DatabaseError> {

@@ -1,0 +1,102 @@
+//! Names of other schemas in rules, tiers, quotas and keys: stored in our names, or refused with the name to write.
+
+use serde_json::{Value, json};
+
+use crate::cli;
+use crate::harness::Service;
+
+fn create(service: &Service, kind: &str, body: &Value) -> Value {
+    let answer = service.admin("POST", &format!("/v1/admin/{kind}"), &body.to_string());
+    assert_eq!(answer.status, 201, "{}", answer.text);
+    answer.json()
+}
+
+#[test]
+fn aliases_are_stored_in_our_names() {
+    let service = Service::with_config("default_limit = 100");
+    let rule =
+        json!({ "name": "r", "per": ["user"], "requests_per_hour": 5, "on_store_failure": "fail_closed" });
+    let made = create(&service, "rules", &rule);
+    assert_eq!(
+        (&made["on_store_failure"], &made["definition"]["on_store_failure"]),
+        (&json!("closed"), &json!("closed"))
+    );
+    let tier = json!({
+        "name": "gold", "description": "d", "algorithm": "gcra", "limit_count": 50, "window_seconds": 60, "burst_limit": 9,
+        "failure_mode": "fail_open",
+    });
+    let made = create(&service, "tiers", &tier);
+    let limits = json!([{ "requests": 50, "window": "1m", "burst": 9 }]);
+    assert_eq!(
+        (&made["limits"], &made["algorithm"], &made["description"]),
+        (&limits, &json!("gcra"), &json!("d"))
+    );
+    assert_eq!(made["on_store_failure"], "open");
+    let check =
+        service.post("/v1/rate-limit/check", r#"{"ip":"192.0.2.1","endpoint":"/x","tier":"gold"}"#).json();
+    assert_eq!((&check["limit"], &check["capacity"]), (&json!(50), &json!(9)), "{check}");
+
+    let import = json!({ "rules": [rule], "tiers": [tier] });
+    let again = service.admin("POST", "/v1/admin/import", &import.to_string());
+    assert_eq!((again.status, &again.json()["unchanged"]), (200, &json!(2)), "{}", again.text);
+}
+
+#[test]
+fn commands_accept_flat_names_with_their_warnings() {
+    let service = Service::with_config("default_limit = 100");
+    let file = service.data_dir().join("flat.toml");
+    let rule = "[[rules]]\nrule_name = \"free\"\nuser_tier = \"free\"\nrequests_per_hour = 9\naction = \"throttle\"\n";
+    std::fs::write(&file, rule).unwrap();
+    for command in [["rules", "put"], ["rules", "apply"]] {
+        let output = cli::run(&service, &[&command[..], &[file.to_str().unwrap(), "--dry-run"]].concat());
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && printed.contains("+ rule free"), "{command:?}: {output:?}");
+    }
+    let import = json!({ "rules": [{ "rule_name": "free", "requests_per_hour": 9, "action": "throttle" }] });
+    for query in ["?dry_run=true", ""] {
+        let answer = service.admin("POST", &format!("/v1/admin/import{query}"), &import.to_string()).json();
+        let warnings = answer["warnings"].to_string();
+        assert!(
+            warnings.contains("rule \\\"free\\\" has action") && warnings.contains("is read as"),
+            "{answer}"
+        );
+    }
+}
+
+#[test]
+fn columns_are_refused_with_the_name_to_write() {
+    let service = Service::with_config("default_limit = 100");
+    for (kind, field, value, reason) in [
+        ("quotas", "custom_limit_per_hour", json!(5), "write requests_per_hour"),
+        ("quotas", "custom_limit_per_day", json!(5), "write requests_per_day"),
+        ("quotas", "custom_burst_size", json!(5), "write burst"),
+        ("quotas", "burst_size", json!(5), "write burst"),
+        ("quotas", "requests_per_minute", json!(5), "write a rule"),
+        ("quotas", "requests_per_second", json!(5), "write a rule"),
+        ("quotas", "total_requests_today", json!(5), "usage is recorded"),
+        ("quotas", "quota_exceeded_count", json!(5), "usage is recorded"),
+        ("quotas", "is_blocked", json!(true), "tollgate users block"),
+        ("keys", "key_name", json!("n"), "write name"),
+        ("keys", "burst_size", json!(5), "write burst"),
+        ("keys", "requests_per_minute", json!(5), "write a rule"),
+        ("keys", "total_requests", json!(5), "usage is recorded"),
+        ("keys", "is_active", json!(false), "revoke the key"),
+        ("keys", "api_key_id", json!("x"), "leave it out"),
+        ("keys", "api_key_hash", json!("x"), "create a new one"),
+        ("rules", "id", json!("x"), "leave it out"),
+        ("rules", "strategy", json!("gcra"), "write algorithm"),
+        ("rules", "http_method", json!("*"), "no condition for every method"),
+        ("tiers", "refill_rate", json!(1.5), "leave it out"),
+    ] {
+        let mut body = match kind {
+            "quotas" => json!({ "user_id": "u" }),
+            "keys" => json!({ "name": "k" }),
+            "rules" => json!({ "name": "r", "per": ["user"], "requests_per_hour": 5 }),
+            _ => json!({ "name": "t", "limit": 5, "window": 60 }),
+        };
+        body[field] = value;
+        let answer = service.admin("POST", &format!("/v1/admin/{kind}"), &body.to_string());
+        assert!(answer.status == 400 && answer.text.contains(field), "{kind}.{field}: {}", answer.text);
+        assert!(answer.text.contains(reason), "{kind}.{field}: {}", answer.text);
+    }
+}
