@@ -320,29 +320,54 @@ fn documented_rules_match_the_description() {
     assert!(shown >= 4, "{shown}");
 }
 
-fn with_names_quoted(script: &str) -> String {
-    let words = script.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-    let quote = |word: &str| match word.strip_suffix(':') {
-        Some(name) if !name.is_empty() => format!("\"{name}\":"),
-        _ => word.to_owned(),
-    };
-    words.map(quote).collect()
+/// The target of an operation as `/docs` prefills it, with or without `dry_run`.
+fn prefilled(path: &str, operation: &Value, key_id: &str, is_dry_run: bool) -> String {
+    let mut target = path.replace("{id}", key_id);
+    let mut query = Vec::new();
+    for parameter in operation["parameters"].as_array().unwrap() {
+        let name = parameter["name"].as_str().unwrap();
+        let value =
+            parameter["example"].as_str().map_or_else(|| parameter["example"].to_string(), str::to_owned);
+        match parameter["in"].as_str() {
+            Some("path") => target = target.replace(&format!("{{{name}}}"), &value),
+            Some("query") if value != "null" && (is_dry_run || name != "dry_run") => {
+                query.push(format!("{name}={value}"));
+            }
+            _ => {}
+        }
+    }
+    if query.is_empty() { target } else { format!("{target}?{}", query.join("&")) }
 }
 
 #[test]
-fn example_requests_match_the_description() {
-    let script = text_of("crates/tollgate-server/src/http/docs/docs.js");
-    let examples = script.split_once("const EXAMPLES = ").unwrap().1.split_once("};").unwrap().0;
-    // As JSON: quoted names, no trailing comma.
-    let parts = examples.split('"').enumerate();
-    let text: String = parts
-        .map(|(n, part)| if n % 2 == 0 { with_names_quoted(part) } else { format!("\"{part}\"") })
-        .collect();
-    let examples: Value =
-        serde_json::from_str(&format!("{}}}", text.trim_end().trim_end_matches(','))).unwrap();
-    for (path, body) in examples.as_object().unwrap() {
-        is_a_request(path, if path.ends_with("/config") { "put" } else { "post" }, body);
+fn every_example_request_is_accepted() {
+    let service = Service::unconfigured();
+    let key_id = service.admin("POST", "/v1/admin/keys", r#"{"name":"n"}"#).json()["id"].clone();
+    let bearer = format!("Bearer {}", service.admin_key());
+    let mut with_body = 0;
+    for (verb, path) in operations() {
+        let operation = &description()["paths"][&path][verb.to_lowercase()];
+        let send = |kind: &str, is_dry_run: bool, body: &str| {
+            let target = prefilled(&path, operation, key_id.as_str().unwrap(), is_dry_run);
+            let headers = [("content-type", kind), ("authorization", &*bearer)];
+            (service.send(&verb, &target, &headers, body), format!("{verb} {target} {body}"))
+        };
+        let Some(content) = operation["requestBody"]["content"].as_object() else {
+            let (answer, label) = send("application/json", true, "");
+            assert!([200, 404].contains(&answer.status), "{label}: {}", answer.text);
+            continue;
+        };
+        for (kind, content) in content {
+            let example = &content["example"];
+            let body = example.as_str().map_or_else(|| example.to_string(), str::to_owned);
+            for is_dry_run in [true, false] {
+                let (answer, label) = send(kind, is_dry_run, &body);
+                assert!([200, 201].contains(&answer.status), "{label}: {}", answer.text);
+            }
+            with_body += 1;
+        }
     }
+    assert!(with_body > 15, "{with_body}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The OpenAPI document, built from the handlers and the route table.
 
 mod components;
+mod examples;
+mod groups;
 mod resources;
 
 use std::sync::LazyLock;
@@ -75,9 +77,12 @@ fn build() -> Box<str> {
         let path = format!("/paths/{}/{}", described_path(route).replace('/', "~1"), verb(route));
         if let Some(Value::Object(operation)) = description.pointer_mut(&path) {
             operation.insert("security".to_owned(), security(route));
+            operation.insert("tags".to_owned(), json!([groups::tag(route)]));
             components::complete(operation, route, &schemas);
+            examples::complete(operation, route);
         }
     }
+    groups::describe(&mut description);
     description["components"]["headers"] = components::headers();
     components::widen_numbers(&mut description);
     description.to_string().into()

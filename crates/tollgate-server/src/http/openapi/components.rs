@@ -49,7 +49,6 @@ pub(crate) fn headers() -> Value {
 
 /// Adds what the route table says to the description of one operation.
 pub(crate) fn complete(operation: &mut Map<String, Value>, route: &Route, schemas: &Value) {
-    operation.insert("tags".to_owned(), json!([tag(route)]));
     remove_duplicate_parameters(operation);
     add_dry_run(operation, schemas);
     add_errors(operation, route);
@@ -63,12 +62,6 @@ pub(crate) fn complete(operation: &mut Map<String, Value>, route: &Route, schema
     for (status, response) in responses(operation) {
         add_headers(status, response, route, has_version, decides);
     }
-}
-
-/// The group of a route: `rate-limit`, a kind of `/v1/admin`, or `service`.
-fn tag(route: &Route) -> &'static str {
-    let Some(path) = route.path.strip_prefix("/v1/") else { return "service" };
-    path.strip_prefix("admin/").unwrap_or(path).split('/').next().unwrap_or(path)
 }
 
 /// Removes query parameters that the path already contains; sent twice, they are rejected.
