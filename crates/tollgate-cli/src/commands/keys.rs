@@ -35,6 +35,7 @@ A key with scopes can call the API. A key without scopes only identifies a clien
 Examples:
   tollgate keys list
   tollgate keys list --user alice --active
+  tollgate keys list --active --expires-before 30d
   tollgate keys list --tenant acme --limit 20 --json")]
     List {
         /// Only keys of this user
@@ -49,6 +50,9 @@ Examples:
         /// Only keys that are neither revoked nor expired
         #[arg(long)]
         active: bool,
+        /// Only keys that expire before this time, or within this duration
+        #[arg(long, value_name = "TIME|SPAN", value_parser = parse_expiry)]
+        expires_before: Option<Expiry>,
         #[command(flatten)]
         limit: LimitArg,
     },
@@ -220,12 +224,13 @@ pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result
             let response = items.create(&**create, &create.dry)?;
             print_new_key(&items, &response, "created", None, create.quiet, &create.dry)
         }
-        Command::List { user, tenant, tier, active, limit } => {
+        Command::List { user, tenant, tier, active, expires_before, limit } => {
             let filters = [
                 ("user_id", user.as_deref()),
                 ("tenant", tenant.as_deref()),
                 ("tier", tier.as_deref()),
                 ("active", active.then_some("true")),
+                ("expires_before", expires_before.as_ref().map(Expiry::as_str)),
             ];
             items.list(&filters, limit, &COLUMNS)
         }

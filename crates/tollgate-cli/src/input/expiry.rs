@@ -10,6 +10,14 @@ pub(crate) enum Expiry {
     At(String),
 }
 
+impl Expiry {
+    pub(crate) fn as_str(&self) -> &str {
+        match self {
+            Expiry::After(text) | Expiry::At(text) => text,
+        }
+    }
+}
+
 /// Parses the value of a flag.
 pub(crate) fn parse_expiry(text: &str) -> Result<Expiry, String> {
     let text = text.trim();

@@ -65,13 +65,26 @@ fn dry_run_creates_no_key() {
 #[test]
 fn keys_are_listed() {
     let body = format!(r#"{{"keys":[{KEY}],"next":null}}"#);
-    let args =
-        ["keys", "list", "--user", "alice", "--tenant", "acme", "--tier", "pro", "--active", "--limit", "5"];
+    let args = [
+        "keys",
+        "list",
+        "--user",
+        "alice",
+        "--tenant",
+        "acme",
+        "--tier",
+        "pro",
+        "--active",
+        "--expires-before",
+        "30d",
+        "--limit",
+        "5",
+    ];
     let (ran, sent) = run_against(&[respond("200 OK", &body)], &args);
     assert_eq!(ran.code, 0);
     let words: Vec<Vec<&str>> = ran.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(words[1], [ID, "ci", "revoked", "alice", "pro", "check,read", "2027-01-01T00:00:00Z", "42"]);
-    let line = "GET /v1/admin/keys?user_id=alice&tenant=acme&tier=pro&active=true&limit=5";
+    let line = "GET /v1/admin/keys?user_id=alice&tenant=acme&tier=pro&active=true&expires_before=30d&limit=5";
     assert_eq!(sent[0].line(), line);
     let (ran, _) = run_against(&[respond("200 OK", &body)], &["keys", "list", "--json"]);
     assert_eq!(ran.json()["keys"][0]["requests_total"], 42);

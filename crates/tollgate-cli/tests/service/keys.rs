@@ -156,6 +156,13 @@ fn keys_are_filtered_by_owner_and_state() {
     assert_eq!(found("active=true"), [a["id"].clone()]);
     assert_eq!(found(&format!("prefix={}", b["id"].as_str().unwrap())), [b["id"].clone()]);
     assert_eq!(found("").len(), 2);
+    let c = create_key(&service, &json!({"name": "c", "expires_in": "10d"}));
+    let at = c["expires_at"].as_str().unwrap();
+    assert_eq!(found("expires_before=11d"), [c["id"].clone()]);
+    assert_eq!(found("expires_before=9d"), [json!(null); 0], "the others do not expire");
+    assert_eq!(found(&format!("expires_before={at}")), [json!(null); 0]);
+    let answer = service.admin("GET", &format!("{KEYS}?expires_before=soon"), "");
+    assert_eq!(answer.error(), (400, "INVALID_INPUT".to_owned(), "expires_before".to_owned()));
 }
 
 #[test]

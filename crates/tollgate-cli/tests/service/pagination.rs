@@ -49,7 +49,7 @@ const LISTS: [(&str, &[&str]); 6] = [
     ("rules", &["prefix", "action", "enabled", "source"]),
     ("tiers", &["prefix"]),
     ("quotas", &["prefix", "tier"]),
-    ("keys", &["prefix", "user_id", "tenant", "tier", "active"]),
+    ("keys", &["prefix", "user_id", "tenant", "tier", "active", "expires_before"]),
     ("blocks", &["prefix", "kind", "active"]),
     ("audit", &["kind", "by", "subject", "newest"]),
 ];

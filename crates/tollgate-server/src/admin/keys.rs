@@ -117,6 +117,7 @@ impl AdminResource for Keys {
         list_query::TENANT,
         list_query::TIER,
         list_query::ACTIVE_KEYS,
+        list_query::EXPIRES_BEFORE,
     ];
     const OPERATIONS: Operations = Operations {
         noun: "key",

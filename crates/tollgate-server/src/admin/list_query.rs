@@ -5,6 +5,7 @@ use tollgate::rules::Action;
 use tollgate_stores::sql::{BlockKind, ItemFilter};
 
 use super::dry_run::parse_flag;
+use super::parse;
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, json};
 
@@ -37,6 +38,10 @@ pub(crate) const USER_ID: ListFilter = text("user_id", "Only items of this user.
 pub(crate) const TENANT: ListFilter = text("tenant", "Only items of this tenant.");
 pub(crate) const ACTIVE_KEYS: ListFilter =
     flag("active", "`true`: only keys that are neither revoked nor expired.");
+pub(crate) const EXPIRES_BEFORE: ListFilter = text(
+    "expires_before",
+    "Only keys that expire before this time (RFC 3339), or within this duration (`30d`).",
+);
 pub(crate) const ACTIVE_BLOCKS: ListFilter = flag("active", "`true`: only blocks in force.");
 pub(crate) const BLOCK_KIND: ListFilter = text("kind", "`user`, `api_key`, `tenant`, `login` or `ip`.");
 
@@ -79,6 +84,9 @@ impl ListQuery {
         self.one_of("kind", &BlockKind::ALL.map(BlockKind::as_str))?;
         let enabled = self.get("enabled").map(|text| parse_flag("enabled", Some(text))).transpose()?;
         let active = parse_flag("active", self.get("active"))?;
+        let expires_before = self.get("expires_before").map(|text| parse::end_of(text, call.app.now()));
+        let expires_before =
+            expires_before.transpose().map_err(|reason| invalid("expires_before", reason))?;
         let owned = |name| self.get(name).map(str::to_owned);
         let rules = call.app.limiter().rules();
         let ids = rules.normalization().ids;
@@ -91,6 +99,7 @@ impl ListQuery {
             enabled,
             block_kind: self.get("kind").and_then(BlockKind::parse),
             active_at_micros: active.then(|| call.app.now().as_micros()),
+            expires_before_micros: expires_before,
         })
     }
 

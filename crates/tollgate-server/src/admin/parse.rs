@@ -290,6 +290,13 @@ fn parse_end(
     instant.or_else(|| span.map(|span| (now + span).as_micros()))
 }
 
+/// A time, or the end of a duration from now.
+pub(crate) fn end_of(written: &str, now: Timestamp) -> Result<u64, String> {
+    let value = Value::Text(written.to_owned());
+    let end = instant(&value).or_else(|_| duration(&value).map(|span| (now + span).as_micros()));
+    end.map_err(|_| "must be a time such as 2027-01-31T12:00:00Z or a duration such as 30d".to_owned())
+}
+
 /// A duration of more than zero and at most 100 years.
 fn duration(value: &Value) -> Result<Span, String> {
     const YEARS_100: Span = Span::from_secs(100 * 366 * 86_400);

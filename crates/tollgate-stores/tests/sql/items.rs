@@ -366,6 +366,9 @@ pub(crate) async fn lists_are_filtered(empty: TestDatabase) {
     let active = |at| ItemFilter { active_at_micros: Some(at), ..ItemFilter::default() };
     assert_eq!(names(&database, ItemKind::Key, active(99)).await, ["a", "b"]);
     assert_eq!(names(&database, ItemKind::Key, active(100)).await, ["a"]);
+    let expiring = |before| ItemFilter { expires_before_micros: Some(before), ..ItemFilter::default() };
+    assert_eq!(names(&database, ItemKind::Key, expiring(100)).await, [""; 0], "a does not expire");
+    assert_eq!(names(&database, ItemKind::Key, expiring(101)).await, ["b"]);
     assert_eq!(names(&database, ItemKind::Block, active(100)).await, ["tenant:alice", "user:alice"]);
     let tenants = ItemFilter { block_kind: Some(BlockKind::Tenant), ..filter() };
     assert_eq!(names(&database, ItemKind::Block, tenants).await, ["tenant:alice"]);

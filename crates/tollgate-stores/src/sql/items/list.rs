@@ -38,6 +38,8 @@ pub struct ItemFilter {
     pub block_kind: Option<BlockKind>,
     /// Keys and blocks in force at this instant.
     pub active_at_micros: Option<u64>,
+    /// Keys that expire before this instant.
+    pub expires_before_micros: Option<u64>,
 }
 
 pub(in crate::sql) async fn get(pool: &Pool, id: &ItemId) -> Result<Option<StoredItem>, DatabaseError> {
@@ -196,6 +198,9 @@ impl ItemFilter {
         }
         if let (ItemKind::Block, Some(block_kind)) = (kind, self.block_kind) {
             query.push(" AND kind = ").bind(block_kind.as_str());
+        }
+        if let (ItemKind::Key, Some(before)) = (kind, self.expires_before_micros) {
+            query.push(" AND expires_at_micros < ").bind(to_i64(before, "expires_before")?);
         }
         let Some(at) = self.active_at_micros else { return Ok(()) };
         let at = to_i64(at, "active_at")?;
