@@ -28,7 +28,7 @@ use crate::config::sync::{ConfigSync, FileRules, SyncParts};
 use crate::http::request_id::RequestIds;
 use crate::listener::ConnectionStats;
 use crate::records::Records;
-use crate::records::metrics::{MetricSources, Metrics};
+use crate::records::metrics::{MetricFormat, MetricSources, Metrics};
 use crate::records::traffic_sample::TrafficSample;
 use crate::runtime::clock::Clock;
 use crate::runtime::data_dir::DataDir;
@@ -60,6 +60,8 @@ pub(crate) struct App {
     request_ids: RequestIds,
     body_timeout: Duration,
     listen: SocketAddr,
+    /// The engine of the configuration database.
+    database: &'static str,
 }
 
 /// The settings that a reload replaces.
@@ -106,7 +108,7 @@ impl App {
         let Secrets { admin_key, key_secret } = secrets;
         let live = Reloadable::new(settings, settings.listen, admin_key, None);
         let rules = settings.rule_set();
-        let records = Records::new(&rules);
+        let records = Records::new(&rules, counters.redis().is_some());
         Arc::new(App {
             config_sync: Arc::new(ConfigSync::new(settings, key_secret)),
             auth_throttle: AuthThrottle::default(),
@@ -127,6 +129,7 @@ impl App {
             ),
             body_timeout: settings.server.body_timeout,
             listen: settings.listen,
+            database: settings.database.sql(&settings.data_dir).engine().as_str(),
         })
     }
 
@@ -219,6 +222,7 @@ impl App {
         if is_unread && enabled && on_store_failure != OnStoreFailure::Open {
             return Err(CheckError::ConfigurationUnread);
         }
+        let (now, started) = self.clock.read();
         Ok(Checker {
             snapshot,
             is_unread,
@@ -227,7 +231,8 @@ impl App {
             caller,
             overrides: settings.overrides,
             rejects_unknown_tiers: settings.rejects_unknown_tiers,
-            now: self.now(),
+            now,
+            started,
         })
     }
 
@@ -305,9 +310,9 @@ impl App {
         &self.persistence
     }
 
-    /// All metrics as OpenMetrics text.
-    pub(crate) fn metrics_text(&self) -> String {
-        self.metrics().text(&MetricSources {
+    /// All metrics.
+    pub(crate) fn encode_metrics(&self, format: MetricFormat) -> Vec<u8> {
+        let sources = MetricSources {
             limiter: &self.limiter,
             clock: self.clock,
             config_sync: &self.config_sync,
@@ -316,6 +321,8 @@ impl App {
             connections: &self.connections,
             reload: self.reload(),
             persistence: &self.persistence,
-        })
+            database: self.database,
+        };
+        self.metrics().encode(&sources, format)
     }
 }

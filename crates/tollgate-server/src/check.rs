@@ -9,6 +9,8 @@ pub(crate) mod parse;
 pub(crate) mod request;
 pub(crate) mod warnings;
 
+use std::time::Instant;
+
 use tollgate::counters::StoreError;
 use tollgate::explain::Explanation;
 use tollgate::identity::Scratch;
@@ -65,17 +67,22 @@ pub(crate) struct Checker<'a> {
     /// Whether a check with a tier that no rule names is invalid (`identity.unknown_tier`).
     pub(crate) rejects_unknown_tiers: bool,
     pub(crate) now: Timestamp,
+    /// The instant of `now`.
+    pub(crate) started: Instant,
 }
 
 impl Checker<'_> {
-    /// Decides one check and charges it if it is admitted.
+    /// Decides one check and charges it if it is admitted. The latency is measured from `started`.
     pub(crate) async fn check(
         &self,
         request: &CheckRequest<'_>,
         warnings: &mut Warnings,
+        started: Instant,
     ) -> Result<Decision, CheckError> {
         let resolved = self.resolve(request, warnings)?;
-        self.require_available(self.snapshot.check(&resolved.request(), self.now).await)
+        let decision = self.snapshot.check(&resolved.request(), self.now).await;
+        self.metrics.observe_decision(started.elapsed());
+        self.require_available(decision)
     }
 
     /// Decides one check without charging it.

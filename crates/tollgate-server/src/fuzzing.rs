@@ -1,6 +1,7 @@
 //! Entry points for fuzz targets.
 
 use std::sync::LazyLock;
+use std::time::Instant;
 
 use tollgate::identity::{DescriptorNormalization, HeadCounting, IdNormalization, NormalForm, Normalization};
 use tollgate::{Limiter, MemoryCounters, RuleSet, Seed, Timestamp};
@@ -17,7 +18,7 @@ static LIMITER: LazyLock<ServiceLimiter> = LazyLock::new(|| {
     let rules = RuleSet::new(Vec::new(), None).unwrap_or_else(|error| unreachable!("{error:?}"));
     let rules = rules.with_normalization(normalization());
     let counters = Counters::Memory(MemoryCounters::default());
-    let records = Records::new(&rules);
+    let records = Records::new(&rules, false);
     Limiter::with_records(rules, counters, records, Seed([1; 16]))
 });
 
@@ -34,6 +35,7 @@ pub fn check_body(body: &[u8]) -> bool {
         overrides: OverridePolicy { is_open: true, requests_max: None },
         rejects_unknown_tiers: false,
         now: Timestamp::from_secs(0),
+        started: Instant::now(),
     };
     let check = check.request();
     let Ok(resolved) = checker.resolve(&check, &mut warnings) else { return false };

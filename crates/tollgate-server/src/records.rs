@@ -19,9 +19,10 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    pub(crate) fn new(rules: &RuleSet) -> Self {
+    /// `shares_counters` is whether nodes share the counters.
+    pub(crate) fn new(rules: &RuleSet, shares_counters: bool) -> Self {
         Records {
-            metrics: Metrics::new(rules),
+            metrics: Metrics::new(rules, shares_counters),
             usage: Usage::default(),
             traffic_sample: TrafficSample::default(),
         }

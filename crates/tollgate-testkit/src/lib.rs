@@ -9,6 +9,7 @@
 //! - [`PostgresServer`], [`MariaDbServer`]: a server of one test; [`SharedPostgres`], [`SharedMariaDb`]: one for all tests,
 //!   each with a database of its own.
 //! - [`TlsProxy`]: nginx that terminates TLS in front of an HTTP server.
+//! - [`PrometheusServer`]: Prometheus that scrapes a service.
 //! - [`FaultProxy`]: a TCP proxy whose fault can be changed while connections are open.
 //! - [`free_port`], [`listen`], [`Certificates`], [`RespClient`]: building blocks.
 //!
@@ -52,6 +53,7 @@ mod poll;
 mod port;
 mod postgres;
 mod process;
+mod prometheus;
 mod proxy;
 mod redis;
 mod resp;
@@ -66,6 +68,7 @@ pub use mariadb::{MariaDbServer, SharedMariaDb};
 pub use poll::{eventually, wait_until};
 pub use port::{free_port, listen};
 pub use postgres::{PostgresServer, SharedPostgres};
+pub use prometheus::PrometheusServer;
 pub use proxy::{Fault, FaultProxy};
 pub use redis::{RedisOptions, RedisServer};
 pub use resp::{Reply, RespClient};

@@ -349,6 +349,16 @@ impl Decision {
         self.rules.rules().get(report.rule as usize).map_or_else(|| namespace(report.rule), |rule| &rule.name)
     }
 
+    /// The position of a report's rule in its set; `None` for an override that replaces no rule.
+    pub fn rule_position_of(&self, report: &LimitReport) -> Option<usize> {
+        Some(report.rule as usize).filter(|position| *position < self.rules.rules().len())
+    }
+
+    /// The reports, those of each rule together.
+    pub fn reports_by_rule(&self) -> impl Iterator<Item = &[LimitReport]> {
+        self.reports.chunk_by(|one, next| one.rule == next.rule)
+    }
+
     /// When the binding limit is restored in full, if no other request comes.
     pub fn reset_at(&self) -> Option<Timestamp> {
         self.binding().map(|report| self.now + report.verdict.reset_after)

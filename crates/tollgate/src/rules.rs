@@ -13,7 +13,7 @@ mod rule;
 mod set;
 mod stricter;
 
-pub use self::plan::{CHARGES_MAX, RuleOutcome};
+pub use self::plan::{CHARGES_MAX, OVERRIDE_NAMES, RuleOutcome};
 pub(crate) use self::plan::{ChargePlan, EvaluationEnd, namespace};
 pub use self::rule::{
     Action, DEFAULT_RULE, Matcher, Mismatch, OnStoreFailure, Response, Rule, RuleCost, RuleLimit,

@@ -1,4 +1,4 @@
-//! `/metrics`: types of the series, and their documentation.
+//! `/metrics` and its documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,34 +8,6 @@ use tollgate_testkit::RedisServer;
 
 use crate::harness::{Service, wait_for};
 use crate::{admitted, check, service, sharing};
-
-/// All gauges. Everything else must be a counter.
-const GAUGES: [&str; 23] = [
-    "tollgate_config_blocks",
-    "tollgate_config_database_up",
-    "tollgate_config_from_snapshot",
-    "tollgate_config_api_keys",
-    "tollgate_config_rules_rejected",
-    "tollgate_config_key_secret_differs",
-    "tollgate_config_users",
-    // Decreases when a backup of the database is restored.
-    "tollgate_config_version",
-    "tollgate_clock_offset_seconds",
-    "tollgate_config_last_reload_success",
-    "tollgate_connections",
-    "tollgate_counter_bytes",
-    "tollgate_counters",
-    "tollgate_store_breaker_open",
-    "tollgate_store_clock_offset_seconds",
-    "tollgate_store_connected",
-    "tollgate_store_leases",
-    "tollgate_store_memory_bytes",
-    "tollgate_store_memory_bytes_max",
-    "tollgate_store_nodes",
-    "tollgate_store_over_admission_bound",
-    "tollgate_store_reconcile_pending",
-    "tollgate_usage_waiting",
-];
 
 /// Names in the docs with the prefix of a metric that are not metrics.
 const NO_METRICS: [&str; 2] = ["tollgate_migrations", "tollgate_store_"];
@@ -47,6 +19,8 @@ struct Family {
     kind: String,
     /// The names of its samples, without labels.
     samples: BTreeSet<String>,
+    /// The names of the labels.
+    labels: BTreeSet<String>,
 }
 
 /// All metric families by name.
@@ -67,6 +41,7 @@ fn families(text: &str) -> BTreeMap<String, Family> {
             let name = line.split(['{', ' ']).next().unwrap_or_default();
             let family = families.get_mut(&latest).unwrap_or_else(|| panic!("{line} is not described"));
             family.samples.insert(name.to_owned());
+            family.labels.extend(label_names(line));
         }
     }
     families
@@ -93,29 +68,6 @@ fn exported() -> BTreeMap<String, Family> {
     all
 }
 
-/// The names of the samples.
-fn names(families: &BTreeMap<String, Family>) -> BTreeSet<&str> {
-    families.values().flat_map(|family| &family.samples).map(String::as_str).collect()
-}
-
-#[test]
-fn counters_and_gauges_have_the_right_type() {
-    let families = exported();
-    for (name, family) in &families {
-        assert!(family.help.len() > 1, "{name} has no help");
-        // OpenMetrics omits the suffix of counters in metadata lines.
-        let sample = match &*family.kind {
-            "counter" => format!("{name}_total"),
-            "gauge" => name.clone(),
-            other => panic!("{name} is a {other}"),
-        };
-        assert!(!name.ends_with("_total"), "{name}");
-        assert_eq!(family.samples, BTreeSet::from([sample]), "{name} is a {}", family.kind);
-    }
-    let gauges = families.iter().filter(|(_, family)| family.kind == "gauge").map(|(name, _)| &**name);
-    assert_eq!(gauges.collect::<BTreeSet<_>>(), BTreeSet::from(GAUGES));
-}
-
 #[test]
 fn scraping_twice_counts_nothing_twice() {
     let redis = RedisServer::start();
@@ -125,21 +77,84 @@ fn scraping_twice_counts_nothing_twice() {
     assert_eq!([charges(&service), charges(&service), charges(&service)], [Some(3.0); 3]);
 }
 
+/// The label names of a sample. No value in these tests contains a comma.
+fn label_names(line: &str) -> Vec<String> {
+    let labels =
+        line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(labels, _)| labels);
+    let names = labels.split(',').filter_map(|label| label.split_once('=')).map(|(name, _)| name.to_owned());
+    names.filter(|name| name != "le").collect()
+}
+
+/// Name, type and labels of each metric, as in the table of docs/operations.md.
+type Described = BTreeMap<String, (String, BTreeSet<String>)>;
+
+fn described(families: BTreeMap<String, Family>) -> Described {
+    let describe = |(name, family): (String, Family)| {
+        assert!(family.help.len() > 1, "{name} has no help");
+        // OpenMetrics omits the suffix of counters in metadata lines.
+        let (name, samples) = match &*family.kind {
+            "counter" => (format!("{name}_total"), vec![format!("{name}_total")]),
+            "histogram" => {
+                (name.clone(), ["bucket", "count", "sum"].map(|end| format!("{name}_{end}")).to_vec())
+            }
+            _ => (name.clone(), vec![name]),
+        };
+        assert_eq!(family.samples, BTreeSet::from_iter(samples), "{name} is a {}", family.kind);
+        (name, (family.kind, family.labels))
+    };
+    families.into_iter().map(describe).collect()
+}
+
+/// The table of metrics in docs/operations.md.
+fn documented() -> Described {
+    let text = read("docs/operations.md");
+    let table = text.split("| metric | type | labels |").nth(1).expect("the table").lines().skip(2);
+    let rows = table.take_while(|line| line.starts_with("| "));
+    let unquoted = |cell: &str| cell.trim().trim_matches('`').to_owned();
+    rows.map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+        assert_eq!(cells.len(), 5, "{row}");
+        assert!(!cells[3].trim().is_empty() && !cells[4].trim().is_empty(), "{row}");
+        let labels = cells[2].split(',').map(unquoted).filter(|label| !label.is_empty()).collect();
+        (unquoted(cells[0]), (unquoted(cells[1]), labels))
+    })
+    .collect()
+}
+
+fn read(file: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file)).unwrap()
+}
+
 #[test]
-fn docs_list_every_metric() {
-    let families = exported();
-    let exported = names(&families);
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
-    let operations = read("docs/operations.md");
-    let undocumented: Vec<_> = exported.iter().filter(|name| !named(&operations).contains(**name)).collect();
-    assert!(undocumented.is_empty(), "not in docs/operations.md: {undocumented:?}");
-    for file in ["docs/operations.md", "docs/redis.md", "docs/database.md", "ARCHITECTURE.md"] {
+fn operations_table_equals_the_exported_metrics() {
+    assert_eq!(described(exported()), documented());
+}
+
+#[test]
+fn memory_node_exports_all_but_the_store_metrics() {
+    let service = Service::with_config(
+        "[[rules]]\nname = \"trial\"\nper = \"user\"\naction = \"log_only\"\nlimits = [{ requests = 1, window = \"1h\" }]",
+    );
+    service.check("alice", "/x");
+    let is_shared =
+        |name: &str| name.starts_with("tollgate_store_") || name == "tollgate_degraded_decisions_total";
+    let expected = documented().into_iter().filter(|(name, _)| !is_shared(name));
+    assert_eq!(described(families(&service.get("/metrics").text)), expected.collect());
+}
+
+#[test]
+fn docs_name_only_exported_metrics() {
+    let documented = documented();
+    let is_known = |name: &&str| {
+        let ends = ["_bucket", "_count", "_sum"];
+        let family = ends.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        documented.contains_key(*name) || documented.contains_key(family) || NO_METRICS.contains(name)
+    };
+    for file in ["docs/operations.md", "docs/redis.md", "docs/database.md", "docs/api.md", "ARCHITECTURE.md"]
+    {
         let text = read(file);
-        // Exported only after a check with an invalid client key.
-        let known = |name: &&str| exported.contains(name) || *name == "tollgate_keys_refused_total";
-        let unknown = named(&text).into_iter().filter(|name| !known(name) && !NO_METRICS.contains(name));
-        assert_eq!(unknown.collect::<Vec<_>>(), [""; 0], "{file}");
+        let unknown: Vec<&str> = named(&text).into_iter().filter(|name| !is_known(name)).collect();
+        assert_eq!(unknown, [""; 0], "{file}");
     }
 }
 

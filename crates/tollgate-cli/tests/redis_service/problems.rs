@@ -71,7 +71,7 @@ fn full_redis_is_logged_once_with_its_error() {
     let faults = format!("tollgate_store_faults_total{{server=\"{server}\",fault=\"OOM\"}}");
     assert!(service.metric(&faults).is_some_and(|count| count >= 5.0), "{}", service.get("/metrics").text);
     // Memory figures are available while the server is full.
-    let room = format!("tollgate_store_memory_bytes_max{{server=\"{server}\"}}");
+    let room = format!("tollgate_store_memory_max_bytes{{server=\"{server}\"}}");
     wait_for("the server to say how full it is", || (service.metric(&room) == Some(1.0)).then_some(()));
     wait_for("the warning", || service.log().contains("server memory is full").then_some(()));
     assert_eq!(log_lines(&service, "nearly full"), 0, "{}", service.log());

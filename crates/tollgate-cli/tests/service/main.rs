@@ -18,6 +18,7 @@ mod import_export;
 mod keys;
 mod lifecycle;
 mod logs;
+mod metrics;
 mod normalization;
 mod openapi;
 mod other_schemas;

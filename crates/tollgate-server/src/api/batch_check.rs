@@ -3,6 +3,7 @@
 mod body_budget;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
@@ -208,7 +209,7 @@ async fn decide<'a>(
 async fn decide_one<'a>(checker: &Checker<'_>, raw: &'a [u8], strict: bool) -> Outcome<'a> {
     let mut warnings = Warnings::default();
     let check = CheckBody::parse(raw, strict, &mut warnings)?;
-    let decision = match checker.check(&check.request(), &mut warnings).await {
+    let decision = match checker.check(&check.request(), &mut warnings, Instant::now()).await {
         Ok(decision) => Ok(decision),
         Err(CheckError::ApiKeyRefused(refusal)) => Err(refusal),
         Err(error) => return Err(error.into()),

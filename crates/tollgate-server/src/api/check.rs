@@ -105,7 +105,8 @@ pub(crate) async fn check(call: Call, body: Incoming) -> Result<Response, ApiErr
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let mut warnings = Warnings::default();
     let check = CheckBody::parse(&body, call.settings.strict_checks, &mut warnings)?;
-    let decision = call.checker()?.check(&check.request(), &mut warnings).await;
+    let checker = call.checker()?;
+    let decision = checker.check(&check.request(), &mut warnings, checker.started).await;
     let decision = decision.map_err(|error| ApiError::of_check(error, &call.settings.profiles))?;
     Ok(decision::response(&decision, &warnings, &call.settings.profiles))
 }

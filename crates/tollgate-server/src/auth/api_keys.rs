@@ -157,6 +157,8 @@ pub(crate) enum KeyRefusal {
 }
 
 impl KeyRefusal {
+    pub(crate) const ALL: [KeyRefusal; 3] = [KeyRefusal::Unknown, KeyRefusal::Expired, KeyRefusal::Revoked];
+
     /// The reason as shown in responses and metrics.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {

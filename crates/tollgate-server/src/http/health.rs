@@ -1,7 +1,7 @@
 //! Health, readiness, metrics, OpenAPI and the documentation page.
 
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::Full;
 use serde::Serialize;
 use tollgate_stores::counters::StoreState;
@@ -11,6 +11,7 @@ use super::{Call, Response, openapi as description};
 use crate::config::sync::Source;
 use crate::http::error::ApiError;
 use crate::http::response;
+use crate::records::metrics::MetricFormat;
 
 /// Pages may load resources of this server only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -77,13 +78,44 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
     ))
 }
 
-/// Returns all metrics.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PROTOBUF: &str =
+    "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
+
+/// Returns all metrics. Only the protobuf format has native histograms; Prometheus asks for it if they are enabled.
 #[utoipa::path(get, path = "/metrics", responses((
-    status = 200, description = "OpenMetrics text.",
-    content((String = "application/openmetrics-text; version=1.0.0; charset=utf-8")),
+    status = 200, description = "OpenMetrics text, or Prometheus protobuf if the header Accept prefers it.",
+    content(
+        (String = "application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        (String = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"),
+    ),
 )))]
 pub(crate) async fn metrics(call: Call) -> Result<Response, ApiError> {
-    Ok(text("application/openmetrics-text; version=1.0.0; charset=utf-8", call.app.metrics_text()))
+    let (format, kind) = if prefers_protobuf(&call.parts.headers) {
+        (MetricFormat::Protobuf, PROTOBUF)
+    } else {
+        (MetricFormat::Text, OPENMETRICS)
+    };
+    Ok(text(kind, call.app.encode_metrics(format)))
+}
+
+/// Whether `Accept` has Prometheus protobuf with the highest quality.
+fn prefers_protobuf(headers: &HeaderMap) -> bool {
+    let ranges = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let (mut protobuf, mut other) = (0.0, 0.0);
+    for range in ranges.flat_map(|value| value.split(',')) {
+        let mut parts = range.split(';').map(|part| part.trim().to_ascii_lowercase());
+        let kind = parts.next().unwrap_or_default();
+        let parameters: Vec<String> = parts.collect();
+        let has = |parameter: &str| parameters.iter().any(|each| each == parameter);
+        let quality = parameters.iter().find_map(|each| each.strip_prefix("q=")?.parse().ok());
+        let is_protobuf = kind == "application/vnd.google.protobuf"
+            && has("proto=io.prometheus.client.metricfamily")
+            && has("encoding=delimited");
+        let best: &mut f32 = if is_protobuf { &mut protobuf } else { &mut other };
+        *best = best.max(quality.unwrap_or(1.0));
+    }
+    protobuf > 0.0 && protobuf >= other
 }
 
 /// Returns this description.
@@ -121,4 +153,31 @@ fn text(kind: &'static str, text: impl Into<Bytes>) -> Response {
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefers(accept: &'static str) -> bool {
+        prefers_protobuf(&HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]))
+    }
+
+    #[test]
+    fn protobuf_is_sent_to_clients_that_prefer_it() {
+        assert!(prefers(PROTOBUF));
+        // As Prometheus sends it with and without native histograms.
+        assert!(prefers(
+            "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,\
+             application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+        ));
+        assert!(!prefers(
+            "application/openmetrics-text;version=1.0.0;q=0.6,application/vnd.google.protobuf;\
+             proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.5,*/*;q=0.2"
+        ));
+        for other in ["", "*/*", "text/plain", "application/vnd.google.protobuf", "a;q=x,b;q="] {
+            assert!(!prefers(other), "{other}");
+        }
+        assert!(!prefers_protobuf(&HeaderMap::new()));
+    }
 }

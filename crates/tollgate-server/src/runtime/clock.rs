@@ -27,7 +27,13 @@ impl Clock {
 
     /// The time; never goes back.
     pub fn now(&self) -> Timestamp {
-        self.started_at + Span::from(self.started.elapsed())
+        self.read().0
+    }
+
+    /// The time, and the instant for measuring what follows: one reading of the clock for both.
+    pub fn read(&self) -> (Timestamp, Instant) {
+        let instant = Instant::now();
+        (self.started_at + Span::from(instant.saturating_duration_since(self.started)), instant)
     }
 
     /// Wall clock minus this clock, in seconds.

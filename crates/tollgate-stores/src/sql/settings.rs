@@ -26,6 +26,17 @@ pub enum Engine {
     MySql,
 }
 
+impl Engine {
+    /// The scheme of its URLs: `sqlite`, `postgres` or `mysql`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Engine::Sqlite => "sqlite",
+            Engine::Postgres => "postgres",
+            Engine::MySql => "mysql",
+        }
+    }
+}
+
 /// Location and timeouts of the database.
 #[derive(Clone)]
 pub struct SqlSettings {

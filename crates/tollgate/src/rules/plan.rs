@@ -69,17 +69,17 @@ impl RuleOutcome {
     }
 }
 
-/// The names of overrides. An override that replaces no rule has its position here, counted down from `u32::MAX`, as the
-/// source of its charges.
-const NAMESPACES: [&str; 4] = [CHECK_NAMESPACE, CONFIG_NAMESPACE, KEY_NAMESPACE, QUOTA_NAMESPACE];
+/// The names that overrides are reported by in the place of a rule.
+// An override that replaces no rule has its position here, counted down from `u32::MAX`, as the source of its charges.
+pub const OVERRIDE_NAMES: [&str; 4] = [CHECK_NAMESPACE, CONFIG_NAMESPACE, KEY_NAMESPACE, QUOTA_NAMESPACE];
 
 /// The source of the charges of an override that replaces no rule.
 pub(super) fn no_rule(namespace: &str) -> u32 {
-    let found = (0..).zip(NAMESPACES).find(|(_, name)| *name == namespace);
+    let found = (0..).zip(OVERRIDE_NAMES).find(|(_, name)| *name == namespace);
     u32::MAX - found.map_or(0, |(number, _)| number)
 }
 
 /// The name of an override by the source of its charges.
 pub(crate) fn namespace(source: u32) -> &'static str {
-    NAMESPACES.get((u32::MAX - source) as usize).copied().unwrap_or(CHECK_NAMESPACE)
+    OVERRIDE_NAMES.get((u32::MAX - source) as usize).copied().unwrap_or(CHECK_NAMESPACE)
 }

@@ -5,13 +5,12 @@
 use std::fmt::Debug;
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::encoding::EncodeGaugeValue;
+use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
-use super::PREFIX;
+use super::series::Series;
 
 /// The values of one scrape.
 pub(super) struct Collector(Registry);
@@ -20,12 +19,19 @@ pub(super) struct Collector(Registry);
 pub(super) type Labels = Vec<(&'static str, String)>;
 
 impl Collector {
-    pub(super) fn new() -> Self {
-        Collector(Registry::with_prefix(PREFIX))
+    pub(super) fn with_prefix(prefix: &str) -> Self {
+        Collector(Registry::with_prefix(prefix))
+    }
+
+    pub(super) fn without_prefix() -> Self {
+        Collector(Registry::default())
     }
 
     /// Adds a counter; the encoder appends `_total`.
-    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) {
+    pub(super) fn counter<N>(&mut self, name: &str, help: &str, value: N)
+    where
+        N: EncodeCounterValue + Debug + Send + Sync + 'static,
+    {
         self.0.register(name, help, ConstCounter::new(value));
     }
 
@@ -49,7 +55,7 @@ impl Collector {
         help: &str,
         values: impl IntoIterator<Item = (Labels, u64)>,
     ) {
-        let family = Family::<Labels, Counter>::default();
+        let family = Series::<Labels, Counter>::default();
         for (labels, value) in values {
             family.get_or_create(&labels).inc_by(value);
         }
@@ -58,7 +64,7 @@ impl Collector {
 
     /// Adds a gauge per label set.
     pub(super) fn gauges(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, u64)>) {
-        let family = Family::<Labels, Gauge<u64, AtomicU64>>::default();
+        let family = Series::<Labels, Gauge<u64, AtomicU64>>::default();
         for (labels, value) in values {
             family.get_or_create(&labels).set(value);
         }

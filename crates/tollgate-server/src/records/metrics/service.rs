@@ -21,6 +21,21 @@ pub(super) fn collect(sources: &MetricSources<'_>, collector: &mut Collector) {
     collector.gauge("clock_offset_seconds", help, sources.clock.wall_offset());
     collect_connections(sources, collector);
     collect_settings(sources, collector);
+    collect_build_info(sources, collector);
+}
+
+/// A gauge that is always 1; its labels are what matters.
+fn collect_build_info(sources: &MetricSources<'_>, collector: &mut Collector) {
+    let store = if sources.limiter.counters().redis().is_some() { "redis" } else { "memory" };
+    let labels = [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("revision", env!("TOLLGATE_REVISION")),
+        ("rust_version", env!("TOLLGATE_RUST_VERSION")),
+        ("store", store),
+        ("database", sources.database),
+    ];
+    let labels = labels.map(|(name, value)| (name, value.to_owned())).to_vec();
+    collector.gauges("build_info", "Version and kind of this node; always 1", [(labels, 1)]);
 }
 
 fn collect_connections(sources: &MetricSources<'_>, collector: &mut Collector) {

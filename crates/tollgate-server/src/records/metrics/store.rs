@@ -76,5 +76,5 @@ fn collect_server_info(info: &[ServerInfo], collector: &mut Collector) {
     collector.counters("store_evicted_keys", help, each(|info| info.evicted_keys));
     collector.gauges("store_memory_bytes", "Memory used by the server", each(|info| info.used_memory));
     let help = "maxmemory of the server, 0 for no limit";
-    collector.gauges("store_memory_bytes_max", help, each(|info| info.maxmemory));
+    collector.gauges("store_memory_max_bytes", help, each(|info| info.maxmemory));
 }

@@ -1,4 +1,6 @@
-use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, Seed, Timestamp};
+use tollgate::{
+    Algorithm, Endpoint, Id, Limit, Limiter, MemoryCounters, Request, Seed, Span, Timestamp, Window,
+};
 
 use super::*;
 
@@ -26,7 +28,7 @@ fn exports(metrics: &Metrics, rule: &str) -> bool {
 
 fn limiter(names: &[&str]) -> Limiter<MemoryCounters, Metrics> {
     let rules = rules(names);
-    let metrics = Metrics::new(&rules);
+    let metrics = Metrics::new(&rules, false);
     Limiter::with_records(rules, MemoryCounters::default(), metrics, Seed([1; 16]))
 }
 
@@ -49,7 +51,7 @@ fn series_of_a_removed_rule_are_dropped() {
 
 #[test]
 fn churning_rules_leave_no_series() {
-    let metrics = Metrics::new(&rules(&["kept"]));
+    let metrics = Metrics::new(&rules(&["kept"]), false);
     let before = series(&metrics);
     for number in 0..500 {
         metrics.apply_rules(&rules(&["kept", &format!("rule-{number}")]));
@@ -68,7 +70,7 @@ fn cooldown_counts_no_shadow_refusal() {
     };
     let penalties = "[progressive_penalties]\nenabled = true\nviolation_threshold = 1\n";
     let rules = RuleSet::from_toml(&(rule("a", "log_only") + &rule("b", "reject") + penalties)).unwrap();
-    let metrics = Metrics::new(&rules);
+    let metrics = Metrics::new(&rules, false);
     let limiter = Limiter::with_records(rules, MemoryCounters::default(), metrics, Seed([1; 16]));
     let user = Some(Id::parse("alice").unwrap());
     let request = Request { user, ..Request::new(Endpoint::parse("/x").unwrap()) };
@@ -78,4 +80,53 @@ fn cooldown_counts_no_shadow_refusal() {
     for sample in ["shadow_refusals_total{rule=\"a\"} 1", "{rule=\"b\",decision=\"cooldown\"} 2"] {
         assert!(series.iter().any(|line| line.contains(sample)), "{sample}: {series:?}");
     }
+}
+
+/// The value of a sample of `tollgate_rule_verdicts_total`.
+fn verdicts(metrics: &Metrics, rule: &str) -> [u64; 3] {
+    let series = series(metrics);
+    ["within", "near", "exceeded"].map(|verdict| {
+        let start = format!("tollgate_rule_verdicts_total{{rule=\"{rule}\",verdict=\"{verdict}\"}} ");
+        series.iter().find_map(|line| line.strip_prefix(&*start)).unwrap().parse().unwrap()
+    })
+}
+
+#[test]
+fn near_limit_means_less_than_a_tenth_left() {
+    let rules = "[[rules]]\nname = \"a\"\nper = \"user\"\nalgorithm = \"fixed_window\"\n\
+                 limits = [{ requests = 20, window = \"1h\" }]\n\
+                 [[rules]]\nname = \"b\"\nper = \"global\"\nalgorithm = \"fixed_window\"\n\
+                 limits = [{ requests = 1000, window = \"1s\" }, { requests = 100000, window = \"1h\" }]\n";
+    let rules = RuleSet::from_toml(rules).unwrap();
+    let metrics = Metrics::new(&rules, false);
+    let limiter = Limiter::with_records(rules, MemoryCounters::default(), metrics, Seed([1; 16]));
+    let user = Some(Id::parse("alice").unwrap());
+    let request = Request { user, ..Request::new(Endpoint::parse("/x").unwrap()) };
+    // Two left are a tenth; one and none are less; the last three requests are refused.
+    (0..23).for_each(|_| drop(limiter.check_now(&request, START)));
+    assert_eq!(verdicts(limiter.records(), "a"), [18, 2, 3]);
+    assert_eq!(verdicts(limiter.records(), "b"), [23, 0, 0], "a rule with two limits counts once");
+}
+
+#[test]
+fn override_decisions_are_counted_by_its_name() {
+    let rules = "[[rules]]\nname = \"other\"\nper = \"user\"\nwhen = { endpoints = [\"/other\"] }\n\
+                 limits = [{ requests = 5, window = \"1m\" }]\n";
+    let rules = RuleSet::from_toml(rules).unwrap();
+    let metrics = Metrics::new(&rules, false);
+    let limiter = Limiter::with_records(rules, MemoryCounters::default(), metrics, Seed([1; 16]));
+    let limit = Limit::new(Algorithm::FixedWindow, 1, Window::Length(Span::from_secs(60))).unwrap();
+    let user = Some(Id::parse("alice").unwrap());
+    let request =
+        Request { user, limit_override: Some(&limit), ..Request::new(Endpoint::parse("/x").unwrap()) };
+    (0..3).for_each(|_| drop(limiter.check_now(&request, START)));
+    assert_eq!(verdicts(limiter.records(), "@check"), [0, 1, 2]);
+}
+
+#[test]
+fn series_are_in_the_order_of_their_labels() {
+    let metrics = Metrics::new(&rules(&["b", "c", "a"]), true);
+    let decisions = |line: &String| line.starts_with("tollgate_decisions_total");
+    let series: Vec<String> = series(&metrics).into_iter().filter(decisions).collect();
+    assert!(series.len() > 18 && series.is_sorted(), "{series:#?}");
 }
