@@ -25,6 +25,7 @@ use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
 use crate::config::settings::Settings;
 use crate::config::sync::{ConfigSync, FileRules, SyncParts};
+use crate::http::hosts::HostPolicy;
 use crate::http::request_id::RequestIds;
 use crate::listener::ConnectionStats;
 use crate::records::Records;
@@ -69,6 +70,8 @@ pub(crate) struct Reloadable {
     pub(crate) authenticator: Authenticator,
     /// The families of rate-limit headers in responses.
     pub(crate) profiles: Vec<HeaderProfile>,
+    /// The names of this server.
+    pub(crate) hosts: HostPolicy,
     pub(crate) overrides: OverridePolicy,
     /// Whether unknown fields of a check are errors (`api.strict`).
     pub(crate) strict_checks: bool,
@@ -82,6 +85,7 @@ impl Reloadable {
     /// `listen` is the address in use: changing it needs a restart.
     fn new(settings: &Settings, listen: SocketAddr, admin_key: &str, before: Option<&Reloadable>) -> Self {
         Reloadable {
+            hosts: HostPolicy::new(&settings.server.hosts, listen.ip()),
             overrides: OverridePolicy {
                 is_open: settings.auth.open_checks && listen.ip().is_loopback(),
                 requests_max: settings.auth.override_max,
@@ -269,8 +273,8 @@ impl App {
         self.live.load()
     }
 
-    /// Applies reloaded settings: rules, callers, header profiles and caller limits. Other settings need a restart. Returns the
-    /// number of rules in force.
+    /// Applies reloaded settings: rules, callers, header profiles, host names and caller limits. Other settings need a restart.
+    /// Returns the number of rules in force.
     ///
     /// # Errors
     /// When the rules conflict with those of the database; nothing is changed then.

@@ -1,6 +1,6 @@
 //! The REST surface: the way in and out of every request.
 //!
-//! 1. `router` finds the route, checks the Host header, authenticates the caller and charges its own limit.
+//! 1. `router` finds the route, checks Host and Origin, authenticates the caller and charges its own limit.
 //! 2. The handler in `api` or `admin` parses, evaluates and renders.
 //! 3. `respond` turns panics and errors into responses, adds the common headers, counts and logs.
 
@@ -8,6 +8,7 @@ mod call;
 mod deprecation;
 pub(crate) mod error;
 mod health;
+pub(crate) mod hosts;
 pub(crate) mod json;
 mod openapi;
 pub(crate) mod request_id;

@@ -21,7 +21,7 @@ fn from(source: &str, service: &Service, key: &str) -> u16 {
         socket.bind(SocketAddr::new(source.parse().unwrap(), 0)).unwrap();
         let mut stream = socket.connect(service.address).await.unwrap();
         let request = format!(
-            "GET /v1/admin/penalties HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Bearer {key}\r\n\r\n"
+            "GET /v1/admin/penalties HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer {key}\r\n\r\n"
         );
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
@@ -33,8 +33,9 @@ fn from(source: &str, service: &Service, key: &str) -> u16 {
 
 fn try_wrong_key(stream: &mut TcpStream, number: u32) -> Answer {
     let wrong = format!("tg_rightadminkeyaa2_{number:043}");
-    let request =
-        format!("GET /v1/admin/penalties HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {wrong}\r\n\r\n");
+    let request = format!(
+        "GET /v1/admin/penalties HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {wrong}\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).unwrap();
     read_answer(stream)
 }

@@ -57,7 +57,7 @@ fn redirects_are_reported_and_not_followed() {
 
 #[test]
 fn key_in_clear_text_warns_once() {
-    let service = Service::with_config("default_limit = 1000");
+    let service = Service::with_config("default_limit = 1000\n[server]\nhosts = [\"0.0.0.0\"]");
     let port = service.address.port();
     let sent = |host: &str, key: &str, args: &[&str]| {
         let mut command = crate::support::tollgate();

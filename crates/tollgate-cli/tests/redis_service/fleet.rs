@@ -64,7 +64,7 @@ fn three_nodes_admit_exactly_the_limit_of_2000_requests() {
 fn burst(stream: &mut TcpStream, round: usize, requests: usize) -> usize {
     let body = format!(r#"{{"user_id":"user-{round}","endpoint":"/x"}}"#);
     let request = format!(
-        "POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n\
+        "POST /v1/rate-limit/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n{body}",
         body.len()
     );

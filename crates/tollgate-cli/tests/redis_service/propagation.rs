@@ -303,7 +303,8 @@ fn batch_with_one_key_is_decided_once_across_nodes() {
 fn hang_up_on(node: &Service, redis: &RedisServer, batch: &str) {
     let claimed = || !redis.cli(&["KEYS", "rl:*i{*"]).is_empty();
     let mut caller = TcpStream::connect(node.address).unwrap();
-    let head = "POST /v1/rate-limit/batch-check HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n";
+    let head =
+        "POST /v1/rate-limit/batch-check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     write!(caller, "{head}content-length: {}\r\n\r\n{batch}", batch.len()).unwrap();
     wait_for("the claim", || claimed().then_some(()));
 }

@@ -18,7 +18,7 @@ fn slow_sockets_are_closed_without_delaying_others() {
         assert_ne!(end, Err(ErrorKind::WouldBlock), "must be closed, with or without a response");
     }
     let mut idle = service.connect();
-    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n").unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     assert_eq!(read_answer(&mut idle).status, 200);
     assert_eq!(read_some(&mut idle, &mut [0; 16]).unwrap(), 0, "an idle connection is closed");
 }
@@ -28,7 +28,7 @@ fn one_address_cannot_take_every_connection() {
     let service = Service::with_config("[server]\nconnections_per_ip_max = 5");
     let held: Vec<TcpStream> = (0..5).map(|_| service.connect()).collect();
     let mut sixth = service.connect();
-    let _ = sixth.write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n");
+    let _ = sixth.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
     assert_eq!(read_answer(&mut sixth).status, 0);
     drop(held);
     crate::harness::wait_for("a free connection slot", || {
@@ -40,15 +40,15 @@ fn one_address_cannot_take_every_connection() {
 #[test]
 fn service_survives_malformed_requests() {
     let service = Service::unconfigured();
-    let long = format!("GET /healthz HTTP/1.1\r\nhost: t\r\nx: {}\r\n\r\n", "x".repeat(200_000));
-    let many = format!("GET /healthz HTTP/1.1\r\nhost: t\r\n{}\r\n", "x: y\r\n".repeat(1_000));
+    let long = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "x".repeat(200_000));
+    let many = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{}\r\n", "x: y\r\n".repeat(1_000));
     let corpus: [&[u8]; 8] = [
         b"\0\0\0\0\r\n\r\n",
         b"GET\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello!",
-        b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-length: -1\r\n\r\n",
-        b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n",
+        b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello!",
+        b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n",
         long.as_bytes(),
         many.as_bytes(),
     ];

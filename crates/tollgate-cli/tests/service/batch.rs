@@ -78,7 +78,7 @@ fn body_budget_bounds_announced_bodies() {
     let service = Service::with_config("[server]\nbody_timeout = \"1m\"");
     let announced = |bytes: usize| {
         let mut stream = service.connect();
-        let head = format!("POST {BATCH} HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n");
+        let head = format!("POST {BATCH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n");
         stream.write_all(format!("{head}content-length: {bytes}\r\n\r\n{{").as_bytes()).unwrap();
         stream
     };

@@ -18,6 +18,9 @@ use tempfile::TempDir;
 /// Generous, for a busy machine.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
+/// A name of another site that resolves to this machine.
+pub(crate) const REBOUND: &str = "evil.example";
+
 const FLAGS: [&str; 13] = [
     "--headless",
     "--no-sandbox",            // often not permitted in containers; the pages are our own
@@ -29,7 +32,7 @@ const FLAGS: [&str; 13] = [
     "--disable-component-update",
     "--disable-sync",
     "--disable-breakpad",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", // no host but this machine
+    "--host-resolver-rules=MAP evil.example 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", // only this machine
     "--remote-debugging-pipe",
     "about:blank",
 ];

@@ -219,7 +219,7 @@ fn cli_fails_if_the_caller_is_limited() {
 fn repeat(service: &Service, path: &str, body: &str, count: usize, stop: &AtomicBool) -> Vec<Duration> {
     let mut stream = service.connect();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     let mut waits = Vec::new();

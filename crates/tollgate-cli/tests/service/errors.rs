@@ -126,7 +126,7 @@ fn large_and_slow_bodies_are_rejected() {
     let large = format!(r#"{{"user_id":"a","endpoint":"/x","more":"{}"}}"#, "x".repeat(70 << 10));
     assert_eq!(service.post(CHECK, &large).error(), error(413, "PAYLOAD_TOO_LARGE", ""));
     let mut slow = service.connect();
-    let head = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{";
+    let head = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{";
     slow.write_all(head.as_bytes()).unwrap();
     slow.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     assert_eq!(read_answer(&mut slow).error(), error(408, "REQUEST_TIMEOUT", ""));

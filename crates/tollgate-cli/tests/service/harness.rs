@@ -127,7 +127,7 @@ impl Service {
 
     /// Sends one request on a new connection. The response must match `/openapi.json`.
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
         for (name, value) in headers {
             let _ = write!(request, "{name}: {value}\r\n");
         }
@@ -244,7 +244,7 @@ impl Answer {
 pub(crate) fn description() -> &'static Value {
     static DESCRIPTION: OnceLock<Value> = OnceLock::new();
     DESCRIPTION.get_or_init(|| {
-        let request = b"GET /openapi.json HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+        let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         Service::unconfigured().raw(request).json()
     })
 }

@@ -39,12 +39,48 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 
 /// A request head, encoded without the dynamic table.
 pub(crate) fn headers(method: &str, path: &str) -> Vec<u8> {
+    headers_to("localhost", method, path)
+}
+
+fn headers_to(authority: &str, method: &str, path: &str) -> Vec<u8> {
     let mut block = vec![if method == "GET" { 0x82 } else { 0x83 }, 0x86];
-    for (name, value) in [(0x01, "a"), (0x04, path)] {
-        block.extend([name, u8::try_from(value.len()).unwrap()]);
-        block.extend_from_slice(value.as_bytes());
+    for (name, value) in [(0x01, authority), (0x04, path)] {
+        block.push(name);
+        put_text(&mut block, value);
     }
     block
+}
+
+fn put_text(block: &mut Vec<u8>, text: &str) {
+    block.push(u8::try_from(text.len()).unwrap());
+    block.extend_from_slice(text.as_bytes());
+}
+
+/// The status of one request on a new connection.
+pub(crate) fn status_of(
+    service: &Service,
+    method: &str,
+    path: &str,
+    authority: &str,
+    fields: &[(&str, &str)],
+) -> u16 {
+    let mut block = headers_to(authority, method, path);
+    for (name, value) in fields {
+        block.push(0x00);
+        put_text(&mut block, name);
+        put_text(&mut block, value);
+    }
+    let mut stream = service.connect();
+    let frames = [frame(SETTINGS, 0, 0, &[]), frame(HEADERS, END_HEADERS | END_STREAM, 1, &block)];
+    stream.write_all(&[PREFACE, &frames.concat()].concat()).unwrap();
+    let (_, head) = answer_of(&mut stream);
+    // `:status` from the static table, or 421 Huffman-coded.
+    match head.as_slice() {
+        [0x88, ..] => 200,
+        [0x8c, ..] => 400,
+        [0x48, 0x82, 0x68, 0x41, ..] => 421,
+        other => panic!("{other:x?}"),
+    }
 }
 
 fn get(stream: u32) -> Vec<u8> {

@@ -211,7 +211,7 @@ fn damaged_snapshot_is_set_aside() {
 #[test]
 fn sigterm_completes_requests_in_flight() {
     let service = Service::with_config("default_limit = 1000000");
-    let request = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 31\r\n\r\n{\"user_id\":\"a\",\"endpoint\":\"/x\"}";
+    let request = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 31\r\n\r\n{\"user_id\":\"a\",\"endpoint\":\"/x\"}";
     let address = service.address;
     let (sender, answers) = mpsc::channel();
     let clients: Vec<_> = (0..8)

@@ -67,7 +67,8 @@ fn writes_are_logged_with_request_id() {
     assert_eq!(send(&service, "trial", "POST", &format!("{rules}?dry_run=true"), RULE).status, 200);
     // Not sent by the harness, which would validate the values.
     let (key, length) = (service.admin_key(), RULE.len());
-    let head = format!("POST {rules}?dry_run=%74rue HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\n");
+    let head =
+        format!("POST {rules}?dry_run=%74rue HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n");
     let fields = "x-request-id: escaped\r\ncontent-type: application/json\r\n";
     let sent = format!("{head}{fields}content-length: {length}\r\n\r\n{RULE}");
     let escaped = service.raw(sent.as_bytes());

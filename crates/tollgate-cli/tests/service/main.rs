@@ -12,6 +12,7 @@ mod cli;
 mod docs_page;
 mod errors;
 mod harness;
+mod hosts;
 mod http1;
 mod http2;
 mod import_export;

@@ -26,7 +26,7 @@ fn with_unwritable_disk() -> Service {
 /// An incomplete request that delays the shutdown.
 fn begun(service: &Service) -> TcpStream {
     let mut stream = service.connect();
-    stream.write_all(b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 31\r\n\r\n{").unwrap();
+    stream.write_all(b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 31\r\n\r\n{").unwrap();
     // A response on another connection shows that the first was accepted.
     service.check("a", "/x");
     stream

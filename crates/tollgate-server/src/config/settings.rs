@@ -8,6 +8,7 @@ mod database;
 mod environment;
 mod error;
 mod file;
+mod hosts;
 mod read;
 mod redis;
 mod short_names;
@@ -89,6 +90,8 @@ pub struct ServerSettings {
     pub drain_timeout: Duration,
     /// The families of rate limit headers in responses.
     pub headers: Vec<HeaderProfile>,
+    /// Names of this server beside loopback names, in lower case; IPv6 addresses in brackets.
+    pub hosts: Vec<Box<str>>,
 }
 
 impl Default for ServerSettings {
@@ -102,6 +105,7 @@ impl Default for ServerSettings {
             write_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(30),
             headers: vec![HeaderProfile::XRateLimit],
+            hosts: Vec::new(),
         }
     }
 }
@@ -338,8 +342,12 @@ impl Settings {
 
     /// The changed keys that require a restart.
     pub fn needs_restart(&self, new: &Settings) -> Vec<&'static str> {
-        // Header families are reloaded.
-        let connections = |server: &ServerSettings| ServerSettings { headers: Vec::new(), ..server.clone() };
+        // Header families and host names are reloaded.
+        let connections = |server: &ServerSettings| ServerSettings {
+            headers: Vec::new(),
+            hosts: Vec::new(),
+            ..server.clone()
+        };
         let pairs = [
             ("server.listen", self.listen != new.listen),
             ("server.data_dir", self.data_dir != new.data_dir),

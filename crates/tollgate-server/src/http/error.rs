@@ -47,6 +47,8 @@ pub(crate) enum Code {
     PayloadTooLarge,
     /// The content type or encoding of the body is not supported.
     UnsupportedMediaType,
+    /// `Host` is not a name of this server, or `Origin` is another site: see `server.hosts`.
+    MisdirectedRequest,
     /// The idempotency key was used with a different body.
     IdempotencyMismatch,
     /// Too many invalid API keys came from this address.
@@ -72,6 +74,7 @@ impl Code {
             Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Code::MisdirectedRequest => StatusCode::MISDIRECTED_REQUEST,
             Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
             Code::TooManyAttempts | Code::CallerLimited => StatusCode::TOO_MANY_REQUESTS,
             Code::InternalError => StatusCode::INTERNAL_SERVER_ERROR,

@@ -72,10 +72,11 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
         StoreState::Up if is_fine => (StatusCode::OK, "ready"),
         _ => (StatusCode::OK, "degraded"),
     };
-    Ok(response::json(
-        code,
-        &HealthBody { status, config_error, store_error, database_error, data_dir_error },
-    ))
+    let causes = HealthBody { status, config_error, store_error, database_error, data_dir_error };
+    // The causes name servers and files: not for a web page that reaches this route under its own name.
+    let is_own = call.settings.hosts.require_own(&call.parts.uri, &call.parts.headers).is_ok();
+    let body = if is_own { causes } else { HealthBody { status, ..HealthBody::default() } };
+    Ok(response::json(code, &body))
 }
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

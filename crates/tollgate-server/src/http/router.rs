@@ -1,17 +1,17 @@
-//! The way in: route, Host header, authentication, the caller's own limit, handler.
+//! The way in: route, Host and Origin, authentication, the caller's own limit, handler.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use http::header;
+use arc_swap::Guard;
 use http::request::Parts;
-use http::uri::Authority;
 use hyper::body::Incoming;
 
 use super::Response;
 use super::call::Call;
 use super::error::{ApiError, Code};
+use super::hosts::require_one_host;
 use super::request_id::RequestId;
 use super::respond::{Outcome, ResponseFuture};
 use super::routes::{Route, routes_of};
@@ -44,8 +44,12 @@ fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) ->
     let routes = routes_of(request.uri().path());
     let route = routes.iter().copied().find(|route| route.takes(request.method()));
     let response = ResponseFuture::new(app, route, request_id.clone());
-    match require_one_host(&request).and_then(|()| route.ok_or_else(|| unrouted(routes))) {
-        Ok(route) => match enter(app, route, request, peer.ip(), request_id) {
+    let settings = app.live();
+    let admitted = require_one_host(&request)
+        .and_then(|()| require_own_host(&settings, route, &request))
+        .and_then(|()| route.ok_or_else(|| unrouted(routes)));
+    match admitted {
+        Ok(route) => match enter(app, settings, route, request, peer.ip(), request_id) {
             Ok((call, body)) => {
                 let changed_by = route.is_change() && !is_dry_run(&call.parts);
                 let changed_by = changed_by.then(|| call.caller.name.clone());
@@ -53,6 +57,8 @@ fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) ->
             }
             Err(error) => response.with(Outcome::Failed(error), None),
         },
+        // Not charged: a web page must not use up the limit of its user's address.
+        Err(error) if error.code() == Code::MisdirectedRequest => response.with(Outcome::Failed(error), None),
         Err(error) => {
             let error = charge_unrouted(app, routes, peer.ip()).err().map_or(error, Into::into);
             response.with(Outcome::Failed(error), None)
@@ -60,26 +66,16 @@ fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) ->
     }
 }
 
-/// HTTP/1.1 requires exactly one Host header with a valid value, HTTP/1.0 none; on HTTP/2 it must equal `:authority`.
-fn require_one_host<B>(request: &http::Request<B>) -> Result<(), ApiError> {
-    let mut hosts = request.headers().get_all(header::HOST).iter();
-    let invalid = |reason| Err(ApiError::field(Code::InvalidInput, "host", reason));
-    let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => host,
-        (None, _) if request.version() != http::Version::HTTP_11 => return Ok(()),
-        _ => return invalid("must be present exactly once"),
-    };
-    let Ok(host) = Authority::try_from(host.as_bytes()) else {
-        return invalid("must be a host name or address, with an optional port");
-    };
-    if host.host().is_empty() || host.as_str().contains('@') {
-        return invalid("must be a host name or address, with an optional port");
+/// Refuses requests of foreign web pages. Probes pass under any name: orchestrators and proxies choose it.
+fn require_own_host(
+    settings: &Reloadable,
+    route: Option<&Route>,
+    request: &http::Request<Incoming>,
+) -> Result<(), ApiError> {
+    if route.is_some_and(Route::is_probe) {
+        return Ok(());
     }
-    let is_http2 = request.version() == http::Version::HTTP_2;
-    match request.uri().authority().filter(|_| is_http2) {
-        Some(authority) if *authority != host => invalid("must equal :authority"),
-        _ => Ok(()),
-    }
+    settings.hosts.require_own(request.uri(), request.headers())
 }
 
 fn unrouted(routes: &[&Route]) -> ApiError {
@@ -93,12 +89,12 @@ fn unrouted(routes: &[&Route]) -> ApiError {
 /// Authenticates the caller and charges its own limit, before any of the body is read.
 fn enter(
     app: &Arc<App>,
+    settings: Guard<Arc<Reloadable>>,
     route: &'static Route,
     request: http::Request<Incoming>,
     peer: IpAddr,
     request_id: RequestId,
 ) -> Result<(Call, Incoming), ApiError> {
-    let settings = app.live();
     let caller = settings.authenticator.authorize(request.headers(), route.access, peer, app.auth_parts())?;
     if route.path.starts_with("/v1/admin/") {
         caller.require_unbound()?;

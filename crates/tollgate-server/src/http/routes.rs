@@ -50,10 +50,16 @@ impl Route {
         self.method != Method::GET && matches!(self.access, Access::Keyed(_))
     }
 
+    /// Whether it reports health to orchestrators and load balancers.
+    pub(crate) fn is_probe(&self) -> bool {
+        matches!(self.path, "/healthz" | "/readyz")
+    }
+
     /// Whether a response may be larger than that to a check: lists, documents, metrics.
     pub(crate) fn may_be_large(&self) -> bool {
         match self.path {
-            "/healthz" | "/readyz" | "/" | "/docs/" => false,
+            "/" | "/docs/" => false,
+            _ if self.is_probe() => false,
             "/v1/rate-limit/explain" | "/v1/rate-limit/batch-check" => true,
             path => self.method == Method::GET && !path.starts_with("/v1/rate-limit/"),
         }

@@ -20,7 +20,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::{
     AuthSettings, Caller, CounterSettings, KeySecretSettings, LogFormat, LogSettings, RedisCounterSettings,
-    ServerSettings, Settings, Source, callers, database, listen_default, redis,
+    ServerSettings, Settings, Source, callers, database, hosts, listen_default, redis,
 };
 use crate::auth::scope::{Scope, Scopes};
 
@@ -115,6 +115,7 @@ fn read_server(fields: &mut TableReader<'_, '_>) -> Server {
             drain_timeout: (fields.read("drain_timeout", duration(Duration::ZERO, hour)))
                 .unwrap_or(default.drain_timeout),
             headers: read_headers(fields).unwrap_or(default.headers),
+            hosts: hosts::read(fields),
         },
     }
 }

@@ -16,6 +16,7 @@ data_dir = "/var/lib/tollgate"
 connections_max = 50
 header_timeout = "2s"
 headers = ["draft-03", "draft-10"]
+hosts = ["Gate.internal", "10.0.0.5", "fd00::5"]
 [counters]
 store = "memory"
 keys_max = 1000
@@ -88,6 +89,7 @@ fn every_key_is_read() {
     assert_eq!(settings.server.connections_per_ip_max, 50, "capped by the total");
     assert_eq!(settings.server.header_timeout, Duration::from_secs(2));
     assert_eq!(settings.server.headers, [HeaderProfile::Draft03, HeaderProfile::Draft10]);
+    assert_eq!(settings.server.hosts, ["gate.internal", "10.0.0.5", "[fd00::5]"].map(Box::from));
     let CounterSettings::Memory { bounds, save_every } = &settings.counters else { panic!() };
     assert_eq!((bounds.keys_max.get(), *save_every), (1000, Duration::from_secs(5)));
     assert!(!settings.auth.open_checks);
@@ -152,6 +154,7 @@ fn variable_is_a_toml_value_or_a_string() {
         ("TOLLGATE_DEFAULT_LIMIT", "7"),
         ("TOLLGATE_DEFAULT_WINDOW", "90s"),
         ("TOLLGATE_SERVER__HEADERS", "[\"draft-06\"]"),
+        ("TOLLGATE_SERVER__HOSTS", "gate.internal"),
         ("TOLLGATE_AUTH__OPEN_CHECKS", "false"),
         ("TOLLGATE_LOG__LEVEL", "\"debug\""),
         ("TOLLGATE_LOG__FORMAT", "pretty"),
@@ -159,6 +162,7 @@ fn variable_is_a_toml_value_or_a_string() {
     let settings = load(&Flags::default(), &environment).unwrap();
     assert_eq!(settings.rules.rules()[0].limits[0].limit.requests(), 7);
     assert_eq!(settings.server.headers, [HeaderProfile::Draft06]);
+    assert_eq!(settings.server.hosts, [Box::from("gate.internal")]);
     assert!(!settings.auth.open_checks);
     assert_eq!((settings.log.format, &*settings.log.filter), (LogFormat::Pretty, "debug"));
 }
@@ -282,7 +286,7 @@ fn missing_huge_or_binary_file_is_rejected() {
 #[test]
 fn keys_that_require_a_restart_are_listed() {
     let old = Settings::from_toml("").unwrap();
-    let new = "default_limit = 3\n[server]\nlisten = \"127.0.0.1:9\"\nheaders = []\n[log]\nlevel = \"debug\"";
+    let new = "default_limit = 3\n[server]\nlisten = \"127.0.0.1:9\"\nheaders = []\nhosts = [\"a\"]\n[log]\nlevel = \"debug\"";
     let new = Settings::from_toml(new).unwrap();
     assert_eq!(old.needs_restart(&new), ["server.listen", "log"]);
     assert!(old.needs_restart(&Settings::from_toml("default_limit = 3").unwrap()).is_empty());

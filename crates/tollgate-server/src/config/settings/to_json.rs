@@ -36,6 +36,7 @@ impl Settings {
                 "write_timeout": duration(server.write_timeout),
                 "drain_timeout": duration(server.drain_timeout),
                 "headers": list(server.headers.iter().map(|profile| profile.as_str())),
+                "hosts": server.hosts,
             },
             "counters": self.counters_json(),
             "database": {

@@ -94,6 +94,9 @@ fn add_errors(operation: &mut Map<String, Value>, route: &Route) {
     let takes_any = operation.get("parameters").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
     let has_body = operation.contains_key("requestBody");
     let mut errors = vec![("500", "Internal error; the log has the request id.")];
+    if !route.is_probe() {
+        errors.push(("421", "`Host` or `Origin` is not a name of this server: see `server.hosts`."));
+    }
     if takes_any || has_body {
         errors.push(("400", "A parameter or field is invalid; nothing was changed."));
     }

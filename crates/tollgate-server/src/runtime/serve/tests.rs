@@ -38,7 +38,7 @@ impl Running {
     async fn send(&self, request: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(self.ready.address).await.unwrap();
         let length = body.len();
-        let head = "host: a\r\nconnection: close\r\ncontent-type: application/json";
+        let head = "host: localhost\r\nconnection: close\r\ncontent-type: application/json";
         let text = format!("{request} HTTP/1.1\r\n{head}\r\ncontent-length: {length}\r\n\r\n{body}");
         stream.write_all(text.as_bytes()).await.unwrap();
         let mut answer = String::new();
