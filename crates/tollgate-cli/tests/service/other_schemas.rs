@@ -100,3 +100,24 @@ fn columns_are_refused_with_the_name_to_write() {
         assert!(answer.text.contains(reason), "{kind}.{field}: {}", answer.text);
     }
 }
+
+#[test]
+fn api_has_one_name_and_type_for_each_thing() {
+    let service = Service::with_config("default_limit = 100\ndefault_window = \"1d\"");
+    let check = |user: Value| {
+        let body = json!({ "user_id": user, "endpoint": "/x" });
+        service.post("/v1/rate-limit/check", &body.to_string())
+    };
+    assert_eq!(check(json!(12345)).error(), (400, "INVALID_INPUT".to_owned(), "user_id".to_owned()));
+    let remaining = [0, 1].map(|_| check(json!("12345")).json()["remaining"].clone());
+    assert_eq!(remaining, [json!(99), json!(98)], "the same check is charged each time");
+
+    let config = json!({ "user_id": "a", "endpoint": "/x", "limit": 5, "window_seconds": 60, "strategy": "sliding_window" });
+    let put = service.admin("PUT", "/v1/rate-limit/config", &config.to_string()).json();
+    let get = service.admin("GET", "/v1/rate-limit/config?user_id=a&endpoint=/x", "").json();
+    assert_eq!([&put["strategy"], &get["strategy"]], ["sliding_window_counter"; 2]);
+
+    let reset =
+        service.admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"12345","endpoint":"/x"}"#).json();
+    assert!(reset["done_at"].is_string() && reset.get("reset_at").is_none(), "{reset}");
+}
