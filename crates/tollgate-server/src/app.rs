@@ -112,7 +112,7 @@ impl App {
         let Secrets { admin_key, key_secret } = secrets;
         let live = Reloadable::new(settings, settings.listen, admin_key, None);
         let rules = settings.rule_set();
-        let records = Records::new(&rules, counters.redis().is_some());
+        let records = Records::new(&rules, counters.redis().is_some(), settings.log.refusals);
         Arc::new(App {
             config_sync: Arc::new(ConfigSync::new(settings, key_secret)),
             auth_throttle: AuthThrottle::default(),

@@ -80,7 +80,16 @@ impl Checker<'_> {
         started: Instant,
     ) -> Result<Decision, CheckError> {
         let resolved = self.resolve(request, warnings)?;
-        let decision = self.snapshot.check(&resolved.request(), self.now).await;
+        self.decide(&resolved.request(), started).await
+    }
+
+    /// Decides a resolved check and charges it if it is admitted.
+    pub(crate) async fn decide(
+        &self,
+        request: &Request<'_>,
+        started: Instant,
+    ) -> Result<Decision, CheckError> {
+        let decision = self.snapshot.check(request, self.now).await;
         self.metrics.observe_decision(started.elapsed());
         self.require_available(decision)
     }

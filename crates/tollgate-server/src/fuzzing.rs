@@ -18,7 +18,7 @@ static LIMITER: LazyLock<ServiceLimiter> = LazyLock::new(|| {
     let rules = RuleSet::new(Vec::new(), None).unwrap_or_else(|error| unreachable!("{error:?}"));
     let rules = rules.with_normalization(normalization());
     let counters = Counters::Memory(MemoryCounters::default());
-    let records = Records::new(&rules, false);
+    let records = Records::new(&rules, false, false);
     Limiter::with_records(rules, counters, records, Seed([1; 16]))
 });
 

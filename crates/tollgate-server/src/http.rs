@@ -4,6 +4,7 @@
 //! 2. The handler in `api` or `admin` parses, evaluates and renders.
 //! 3. `respond` turns panics and errors into responses, adds the common headers, counts and logs.
 
+pub(crate) mod access_log;
 mod call;
 mod deprecation;
 pub(crate) mod error;

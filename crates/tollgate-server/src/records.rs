@@ -1,6 +1,7 @@
-//! What is kept of decisions: metrics, usage totals, and a sample of recent traffic for dry runs.
+//! What is kept of decisions: metrics, usage totals, a sample of recent traffic for dry runs, and log lines of refusals.
 
 pub(crate) mod metrics;
+pub(crate) mod refusal_log;
 pub(crate) mod traffic_sample;
 pub(crate) mod usage;
 
@@ -8,6 +9,7 @@ use tollgate::RuleSet;
 use tollgate::record::{Record, RecordSink};
 
 use self::metrics::Metrics;
+use self::refusal_log::RefusalLog;
 use self::traffic_sample::TrafficSample;
 use self::usage::Usage;
 
@@ -16,15 +18,17 @@ pub(crate) struct Records {
     pub(crate) metrics: Metrics,
     pub(crate) usage: Usage,
     pub(crate) traffic_sample: TrafficSample,
+    refusal_log: RefusalLog,
 }
 
 impl Records {
     /// `shares_counters` is whether nodes share the counters.
-    pub(crate) fn new(rules: &RuleSet, shares_counters: bool) -> Self {
+    pub(crate) fn new(rules: &RuleSet, shares_counters: bool, logs_refusals: bool) -> Self {
         Records {
             metrics: Metrics::new(rules, shares_counters),
             usage: Usage::default(),
             traffic_sample: TrafficSample::default(),
+            refusal_log: RefusalLog::new(logs_refusals),
         }
     }
 }
@@ -34,5 +38,6 @@ impl RecordSink for Records {
         self.metrics.offer(record);
         self.usage.offer(record);
         self.traffic_sample.offer(record);
+        self.refusal_log.offer(record);
     }
 }

@@ -106,3 +106,119 @@ fn keys_are_logged_at_no_level() {
         assert!(!log.contains(secret), "{secret} is in the log");
     }
 }
+
+const LIMIT: &str =
+    "[[rules]]\nname = \"by-user\"\nper = [\"user\"]\nlimits = [{ requests = 1, window = \"30d\" }]\n";
+
+/// A service that admits one request per user, with more settings in `[log]`.
+fn limiting(level: &str, more: &str) -> Service {
+    Service::with_config(&format!("[log]\nformat = \"json\"\nlevel = \"{level}\"\n{more}\n{LIMIT}"))
+}
+
+/// All lines with this message.
+fn messages(service: &Service, message: &str) -> Vec<Value> {
+    let log = service.log();
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|line| line["message"] == message).collect()
+}
+
+#[test]
+fn refusal_is_logged_with_client_and_rule() {
+    let service = limiting("info", "");
+    let check = r#"{"user_id":"alice","tenant":"acme","endpoint":"/search?q=secret","method":"POST"}"#;
+    assert_eq!(service.post("/v1/rate-limit/check", check).status, 200);
+    assert_eq!(
+        messages(&service, "request refused"),
+        Vec::<Value>::new(),
+        "an admitted request is not logged"
+    );
+    let answer = service.post("/v1/rate-limit/check", check);
+    assert_eq!(answer.status, 429);
+    let lines = messages(&service, "request refused");
+    let expected = json!({"client": "user:alice", "tenant": "acme", "method": "POST", "endpoint": "/search",
+        "reason": "over_limit", "rule": "by-user", "limit": 1, "window": "30d", "suppressed": 0});
+    let line = &lines[0];
+    assert!(
+        lines.len() == 1 && expected.as_object().unwrap().iter().all(|(name, value)| line[name] == *value),
+        "{lines:#?}"
+    );
+    let wait = answer.header("retry-after").unwrap().parse::<u64>().unwrap() * 1_000;
+    assert!(line["wait_ms"].as_u64().unwrap().abs_diff(wait) <= 1_000, "{line}");
+}
+
+#[test]
+fn refusals_are_sampled_and_counted() {
+    let service = limiting("info", "");
+    let checks = vec![r#"{"user_id":"alice","endpoint":"/x"}"#; 501].join(",");
+    let body = format!(r#"{{"checks":[{checks}]}}"#);
+    assert_eq!(service.post("/v1/rate-limit/batch-check", &body).status, 200);
+    // One batch is decided at one instant.
+    assert_eq!(messages(&service, "request refused").len(), 10);
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    assert_eq!(service.check("alice", "/x").status, 429);
+    let lines = messages(&service, "request refused");
+    assert_eq!((lines.len(), &lines[10]["suppressed"]), (11, &json!(490)));
+}
+
+#[test]
+fn refusals_are_not_logged_if_switched_off() {
+    for (level, more) in [("info", "refusals = \"off\""), ("warn", "")] {
+        let service = limiting(level, more);
+        assert_eq!([200, 429, 429].map(|_| service.check("alice", "/x").status), [200, 429, 429]);
+        assert_eq!(messages(&service, "request refused"), Vec::<Value>::new(), "{level} {more}");
+    }
+}
+
+#[test]
+fn clients_cannot_forge_lines_of_requests() {
+    let service = limiting("debug", "");
+    let user = "eve\n{\"message\":\"forged\"}\u{1b}[2J\u{9b}\u{202e}";
+    let check = json!({"user_id": user, "endpoint": "/a\u{202e}b"}).to_string();
+    let statuses = [(); 2].map(|()| service.post("/v1/rate-limit/check", &check).status);
+    assert_eq!(statuses, [200, 429]);
+    let lines = messages(&service, "request refused");
+    assert_eq!(lines.len(), 1);
+    let client = lines[0]["client"].as_str().unwrap();
+    assert!(client.starts_with("user:eve\\n{") && !client.contains(char::is_control), "{client}");
+    assert_eq!(messages(&service, "forged"), Vec::<Value>::new());
+    let unescaped = |letter: char| (letter.is_control() && letter != '\n') || letter == '\u{202e}';
+    assert!(!service.log().contains(unescaped));
+    let served = messages(&service, "request served");
+    assert!(served.iter().any(|line| line["client"] == client), "{served:#?}");
+}
+
+#[test]
+fn access_log_has_client_rule_caller_and_duration() {
+    let service = limiting("info,tollgate_server::access=debug", "");
+    let check = "/v1/rate-limit/check";
+    send(&service, "one", "POST", check, r#"{"user_id":"alice","endpoint":"/x"}"#);
+    let fields =
+        json!({"route": check, "status": 200, "caller": "admin", "client": "user:alice", "rule": "by-user"});
+    assert_logged(&service, "one", "DEBUG", &fields);
+    assert!(lines(&service, "one")[0]["duration_us"].as_u64().unwrap() > 0);
+    let anonymous = service.check("bob", "/x").header("x-request-id").unwrap().to_owned();
+    let line = &lines(&service, &anonymous)[0];
+    assert_eq!((&line["client"], line.get("caller")), (&json!("user:bob"), None));
+    let others = messages(&service, "request served").len();
+    assert!(others >= 2, "{}", service.log());
+}
+
+#[test]
+fn opaque_client_keys_are_logged_as_a_hash() {
+    let service = limiting("trace", "");
+    let rule = r#"{"name":"by-key","per":["api_key"],"limits":[{"requests":1,"window":"30d"}]}"#;
+    assert_eq!(service.admin("POST", "/v1/admin/rules", rule).status, 201);
+    let secret = "canary-4f2c-opaque";
+    let check = format!(r#"{{"api_key":"{secret}","endpoint":"/x"}}"#);
+    let statuses = [(); 2].map(|()| service.post("/v1/rate-limit/check", &check).status);
+    assert_eq!(statuses, [200, 429]);
+    let key = service.admin_key();
+    // A key of the service in the place of something else.
+    service.post("/v1/rate-limit/check", &format!(r#"{{"user_id":"u","endpoint":"/reset/{key}"}}"#));
+    service.post("/v1/rate-limit/check", &format!(r#"{{"user_id":"u","endpoint":"/reset/{key}"}}"#));
+    let lines = messages(&service, "request refused");
+    assert!(lines[0]["client"].as_str().unwrap().starts_with("api_key:#"), "{lines:#?}");
+    assert_eq!(lines[1]["endpoint"], "***", "{lines:#?}");
+    let log = service.log();
+    assert!(!log.contains("canary") && !log.contains(&key));
+}

@@ -2,9 +2,11 @@
 
 use hyper::body::Incoming;
 use serde::Deserialize;
+use tollgate::Decision;
 use utoipa::ToSchema;
 
 use super::decision::{self, DecisionBody};
+use crate::check::error::CheckError;
 use crate::check::request::CheckRequest;
 use crate::check::warnings::Warnings;
 use crate::http::error::ApiError;
@@ -105,8 +107,26 @@ pub(crate) async fn check(call: Call, body: Incoming) -> Result<Response, ApiErr
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let mut warnings = Warnings::default();
     let check = CheckBody::parse(&body, call.settings.strict_checks, &mut warnings)?;
-    let checker = call.checker()?;
-    let decision = checker.check(&check.request(), &mut warnings, checker.started).await;
+    let decision = decide(&call, &check.request(), &mut warnings).await;
     let decision = decision.map_err(|error| ApiError::of_check(error, &call.settings.profiles))?;
     Ok(decision::response(&decision, &warnings, &call.settings.profiles))
+}
+
+/// Decides a check, and notes its client and rule for the access log.
+async fn decide(
+    call: &Call,
+    check: &CheckRequest<'_>,
+    warnings: &mut Warnings,
+) -> Result<Decision, CheckError> {
+    let checker = call.checker()?;
+    let resolved = checker.resolve(check, warnings)?;
+    let request = resolved.request();
+    if let Some(access) = &call.access {
+        access.set_client(request.client());
+    }
+    let decision = checker.decide(&request, checker.started).await?;
+    if let Some(access) = &call.access {
+        access.set_rule(decision.rule_name());
+    }
+    Ok(decision)
 }

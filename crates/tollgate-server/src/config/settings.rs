@@ -214,13 +214,15 @@ pub struct LogSettings {
     pub format: LogFormat,
     /// The filter in the syntax of `RUST_LOG`: `info`, or `warn,tollgate_server=debug`.
     pub filter: String,
+    /// Whether refusals are logged, some of them each second.
+    pub refusals: bool,
 }
 
 impl Default for LogSettings {
     fn default() -> Self {
         let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
         let format = if is_terminal { LogFormat::Pretty } else { LogFormat::Json };
-        LogSettings { format, filter: "info".to_owned() }
+        LogSettings { format, filter: "info".to_owned(), refusals: true }
     }
 }
 

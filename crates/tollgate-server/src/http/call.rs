@@ -13,6 +13,7 @@ use http::{HeaderValue, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
+use super::access_log::AccessEntry;
 use super::error::{ApiError, Code};
 use super::request_id::RequestId;
 use super::{json, routes};
@@ -33,6 +34,8 @@ pub(crate) struct Call {
     pub(crate) caller: Caller,
     pub(crate) peer: IpAddr,
     pub(crate) request_id: RequestId,
+    /// Present while the access log is on.
+    pub(crate) access: Option<Arc<AccessEntry>>,
 }
 
 impl Call {
@@ -42,7 +45,7 @@ impl Call {
         let (parts, ()) = http::Request::new(()).into_parts();
         let request_id = app.request_ids().of(&parts.headers);
         let (settings, caller, peer) = (app.live(), Caller::anonymous(), [192, 0, 2, 1].into());
-        Call { app: Arc::clone(app), settings, parts, path, caller, peer, request_id }
+        Call { app: Arc::clone(app), settings, parts, path, caller, peer, request_id, access: None }
     }
 
     /// Decides checks of this caller with the rules in force now.

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use http::{HeaderValue, StatusCode, header};
 
 use super::Response;
+use super::access_log::AccessEntry;
 use super::error::{ApiError, Code};
 use super::request_id::{REQUEST_ID, RequestId};
 use super::routes::{HandlerFuture, Route};
@@ -19,6 +20,8 @@ pub(crate) struct ResponseFuture {
     app: Arc<App>,
     route: Option<&'static Route>,
     request_id: RequestId,
+    /// Present while the access log is on.
+    access: Option<Arc<AccessEntry>>,
     /// The caller, if the request is a change.
     changed_by: Option<Box<str>>,
     /// Taken when it is ready.
@@ -32,8 +35,13 @@ pub(super) enum Outcome {
 }
 
 impl ResponseFuture {
-    pub(super) fn new(app: &Arc<App>, route: Option<&'static Route>, request_id: RequestId) -> Self {
-        ResponseFuture { app: Arc::clone(app), route, request_id, changed_by: None, outcome: None }
+    pub(super) fn new(
+        app: &Arc<App>,
+        route: Option<&'static Route>,
+        request_id: RequestId,
+        access: Option<Arc<AccessEntry>>,
+    ) -> Self {
+        ResponseFuture { app: Arc::clone(app), route, request_id, access, changed_by: None, outcome: None }
     }
 
     pub(super) fn with(mut self, outcome: Outcome, changed_by: Option<Box<str>>) -> Self {
@@ -76,8 +84,12 @@ fn poll_handler(handler: &mut HandlerFuture, context: &mut Context<'_>) -> Poll<
 }
 
 impl ResponseFuture {
-    /// Logs the route, never the path or the body: both may contain keys.
+    /// Logs failures and changes, and the access. Never the path or the body: both may contain keys.
     fn log(&self, status: StatusCode, code: Option<Code>) {
+        if let Some(access) = &self.access {
+            let code = code.map(|code| code.to_string());
+            access.log(&self.request_id, self.route, status.as_u16(), code.as_deref());
+        }
         let request_id = self.request_id.as_str();
         let (method, route) = self.route.map_or(("", "other"), |route| (route.method.as_str(), route.path));
         let code = code.map(tracing::field::display);
@@ -91,7 +103,7 @@ impl ResponseFuture {
             Some(by) if status < 300 => {
                 tracing::info!(request_id, method, route, status, %by, "change applied");
             }
-            _ => tracing::debug!(request_id, method, route, status, code, "request served"),
+            _ => {}
         }
     }
 
@@ -136,7 +148,7 @@ mod tests {
     async fn respond(route: &'static Route, handler: HandlerFuture) -> Response {
         let app = App::for_tests("");
         let request_id = app.request_ids().of(&HeaderMap::new());
-        ResponseFuture::new(&app, Some(route), request_id).with(Outcome::Pending(handler), None).await
+        ResponseFuture::new(&app, Some(route), request_id, None).with(Outcome::Pending(handler), None).await
     }
 
     #[tokio::test]

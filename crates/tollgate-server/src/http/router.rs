@@ -9,6 +9,7 @@ use http::request::Parts;
 use hyper::body::Incoming;
 
 use super::Response;
+use super::access_log::AccessEntry;
 use super::call::Call;
 use super::error::{ApiError, Code};
 use super::hosts::require_one_host;
@@ -43,13 +44,14 @@ fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) ->
     let request_id = app.request_ids().of(request.headers());
     let routes = routes_of(request.uri().path());
     let route = routes.iter().copied().find(|route| route.takes(request.method()));
-    let response = ResponseFuture::new(app, route, request_id.clone());
+    let access = AccessEntry::start();
+    let response = ResponseFuture::new(app, route, request_id.clone(), access.clone());
     let settings = app.live();
     let admitted = require_one_host(&request)
         .and_then(|()| require_own_host(&settings, route, &request))
         .and_then(|()| route.ok_or_else(|| unrouted(routes)));
     match admitted {
-        Ok(route) => match enter(app, settings, route, request, peer.ip(), request_id) {
+        Ok(route) => match enter(app, settings, route, request, peer.ip(), request_id, access) {
             Ok((call, body)) => {
                 let changed_by = route.is_change() && !is_dry_run(&call.parts);
                 let changed_by = changed_by.then(|| call.caller.name.clone());
@@ -94,14 +96,19 @@ fn enter(
     request: http::Request<Incoming>,
     peer: IpAddr,
     request_id: RequestId,
+    access: Option<Arc<AccessEntry>>,
 ) -> Result<(Call, Incoming), ApiError> {
     let caller = settings.authenticator.authorize(request.headers(), route.access, peer, app.auth_parts())?;
+    if let Some(access) = &access {
+        access.set_caller(&caller.name);
+    }
     if route.path.starts_with("/v1/admin/") {
         caller.require_unbound()?;
     }
     charge_caller(app, &settings, route, &caller, peer)?;
     let (parts, body) = request.into_parts();
-    let call = Call { app: Arc::clone(app), settings, parts, path: route.path, caller, peer, request_id };
+    let call =
+        Call { app: Arc::clone(app), settings, parts, path: route.path, caller, peer, request_id, access };
     Ok((call, body))
 }
 

@@ -59,7 +59,7 @@ mod tests {
     fn logged(format: LogFormat, filter: &str, log: impl FnOnce()) -> String {
         let captured = Captured::default();
         let writer = captured.clone();
-        let settings = LogSettings { format, filter: filter.to_owned() };
+        let settings = LogSettings { format, filter: filter.to_owned(), refusals: true };
         let subscriber = subscriber(&settings, false, move || writer.clone());
         tracing::subscriber::with_default(subscriber, log);
         let bytes = captured.0.lock().clone();

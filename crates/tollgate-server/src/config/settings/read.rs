@@ -330,6 +330,9 @@ fn read_log(fields: &mut TableReader<'_, '_>) -> LogSettings {
     LogSettings {
         format: fields.read("format", word(&known)).unwrap_or(default.format),
         filter: fields.read("level", filter).unwrap_or(default.filter),
+        refusals: fields
+            .read("refusals", word(&[("sampled", true), ("off", false)]))
+            .unwrap_or(default.refusals),
     }
 }
 

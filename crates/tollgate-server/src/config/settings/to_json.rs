@@ -48,7 +48,11 @@ impl Settings {
             },
             "auth": self.auth_json(),
             "callers": self.callers_json(),
-            "log": { "format": self.log.format.as_str(), "level": self.log.filter },
+            "log": {
+                "format": self.log.format.as_str(),
+                "level": self.log.filter,
+                "refusals": if self.log.refusals { "sampled" } else { "off" },
+            },
             "api": { "strict": self.strict_checks },
             "identity": identity_json(self),
             "progressive_penalties": self.rules.penalties().map(penalties_json),
