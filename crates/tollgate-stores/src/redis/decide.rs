@@ -25,6 +25,7 @@ use self::penalty_list::PenaltyList;
 use self::refusal_cache::RefusalCache;
 use super::connection::error::Fault;
 use super::lease::cooldowns::Cooldowns;
+use super::lease::returns::LeaseReturn;
 use super::lease::{LeaseTable, LeasedCounter, ServedBy};
 use super::script::call::{Extra, LeaseRequest, Mode, ScriptCall, Settlement};
 use super::script::reply::Reply;
@@ -278,19 +279,20 @@ impl Decider {
         let _ = timeout(CLOSE_TIMEOUT, self.return_leases(self.leases.take_all())).await;
     }
 
-    /// Returns unused units. A bucket is settled even if all were used: it refills only after that.
-    async fn return_leases(&self, leases: Vec<(LeasedCounter, Settlement)>) {
-        let matters = |(counter, settlement): &&(LeasedCounter, Settlement)| {
-            settlement.unspent > 0 || counter.is_bucket()
-        };
-        stream::iter(leases.iter().filter(matters))
-            .for_each_concurrent(RETURNS_MAX, async |(counter, settlement)| {
-                self.return_lease(counter, *settlement).await;
+    /// Returns unused units; what cannot be returned now is kept for later.
+    async fn return_leases(&self, leases: Vec<LeaseReturn>) {
+        stream::iter(leases.into_iter().filter(LeaseReturn::matters))
+            .for_each_concurrent(RETURNS_MAX, async |lease| {
+                let was_known = self.return_lease(&lease.counter, lease.settlement).await.ok();
+                if let Some(lease) = lease.after(was_known) {
+                    self.leases.return_later(lease);
+                }
             })
             .await;
     }
 
-    async fn return_lease(&self, counter: &LeasedCounter, settlement: Settlement) {
+    /// Settles a lease. Returns whether the server knew it.
+    async fn return_lease(&self, counter: &LeasedCounter, settlement: Settlement) -> Result<bool, Fault> {
         let charge = Charge {
             subject: counter.subject,
             counter: counter.counter,
@@ -300,12 +302,14 @@ impl Decider {
             effect: Effect::Enforce,
             leases: true,
         };
-        let extra = Extra::Lease(LeaseRequest { want: 0, nodes: 1, settle: Some(settlement) });
+        let settle = LeaseRequest { want: 0, nodes: 1, settle: Some(settlement), ..LeaseRequest::default() };
         let now = Timestamp::from(SystemTime::now());
         let mut call = ScriptCall::new(Mode::Charge, None);
-        call.push(&charge, false, extra, now);
+        call.push(&charge, false, Extra::Lease(settle), now);
         let shard = self.shards.shard_of(charge.subject);
-        let _ = self.shards.call(shard, call.command(), Instant::now() + self.timeout).await;
+        let value = self.shards.call(shard, call.command(), Instant::now() + self.timeout).await?;
+        let reply = Reply::read(&value, std::iter::once(Extra::Lease(settle)))?;
+        Ok(reply.charges.iter().any(|charge| charge.grant.is_some_and(|grant| grant.valid > Span::ZERO)))
     }
 }
 

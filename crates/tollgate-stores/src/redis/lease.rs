@@ -5,7 +5,8 @@
 //! - A lease is valid for two seconds or until its window ends, measured from before the request was sent, so it expires
 //!   here before it expires there.
 //! - Unused units are returned with the next call. Nothing is taken from a lease that is being returned, and none is
-//!   returned twice. A sliding window accepts them in the next window too, where they still weigh.
+//!   returned twice: the server keeps a record of each lease until it is settled, so a return can be repeated (`returns.rs`).
+//!   A sliding window accepts them in the next window too, where they still weigh.
 //! - A bucket counts leased units as used, so it does not refill behind a lease. Its first lease is small and settled
 //!   early, because a full bucket refills nothing while its use is unknown.
 //! - A node leases only counters that it uses often. When little is left, each node asks at most ten times a second and
@@ -14,6 +15,7 @@
 pub(crate) mod cooldowns;
 mod entry;
 mod hot_keys;
+pub(crate) mod returns;
 #[cfg(test)]
 mod tests;
 
@@ -25,12 +27,13 @@ use parking_lot::Mutex;
 use tollgate::Span;
 use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, CounterId};
-use tollgate::identity::Subject;
+use tollgate::identity::{Seed, Subject};
 use tollgate::limit::{Algorithm, Limit};
 
 use self::entry::{Entry, LeasedUnits, first_wanted};
 use self::hot_keys::HotKeys;
-use super::script::call::{LeaseRequest, Settlement};
+use self::returns::{LeaseReturn, PendingReturns};
+use super::script::call::{LeaseId, LeaseRequest, Settlement};
 use super::script::reply::Grant;
 use super::topology::LeaseAction;
 
@@ -50,6 +53,9 @@ pub(crate) struct LeaseTable {
     capacity_min: u32,
     nodes: AtomicU32,
     served: AtomicU64,
+    /// Makes lease ids differ between nodes.
+    seed: u128,
+    returns: PendingReturns,
 }
 
 struct Shard {
@@ -98,7 +104,14 @@ impl LeaseTable {
             Mutex::new(Shard { hot_keys, entries: HashMap::new(), last_ticket: Ticket(0) })
         };
         let shards = std::array::from_fn(shard);
-        LeaseTable { shards, capacity_min, nodes: AtomicU32::new(1), served: AtomicU64::new(0) }
+        LeaseTable {
+            shards,
+            capacity_min,
+            nodes: AtomicU32::new(1),
+            served: AtomicU64::new(0),
+            seed: u128::from_le_bytes(Seed::random().0),
+            returns: PendingReturns::default(),
+        }
     }
 
     /// Sets the number of nodes that share the limits.
@@ -120,8 +133,9 @@ impl LeaseTable {
         let mut shard = self.shard(key).lock();
         let shard = &mut *shard;
         let next = Ticket(shard.last_ticket.0 + 1);
+        let id = self.lease_id(key, next);
         let served_by = if let Some(entry) = shard.entries.get_mut(&key) {
-            entry.serve(charge, nodes, next, now)
+            entry.serve(charge, nodes, (next, id), now)
         } else {
             let Some(rate) = shard.hot_keys.touch(key, charge.cost, now) else { return ServedBy::Server };
             if shard.entries.len() >= SHARD_MAX {
@@ -129,7 +143,7 @@ impl LeaseTable {
             }
             shard.entries.insert(key, Entry::requested(charge, rate, next, now));
             let want = first_wanted(rate, charge.limit);
-            ServedBy::NewLease(LeaseRequest { want, nodes, settle: None }, next)
+            ServedBy::NewLease(LeaseRequest { want, nodes, id, settle: None }, next)
         };
         match served_by {
             ServedBy::Lease(..) => _ = self.served.fetch_add(1, Ordering::Relaxed),
@@ -179,8 +193,7 @@ impl LeaseTable {
             since: sent_at,
             until: sent_at + Duration::from(grant.valid),
             used_at: sent_at,
-            born: grant.born,
-            mark: grant.mark,
+            id: request.id,
         };
         let refused = matches!(verdict.outcome, Outcome::Refuse { .. });
         // A single node may take the last unit; several would compete for it call by call.
@@ -189,12 +202,22 @@ impl LeaseTable {
         entry.scarce_until = scarce.then(|| sent_at + SCARCE_FOR);
     }
 
-    /// Drops a request whose reply is unknown. Units granted by it are lost, which admits too little, never too much.
-    pub(crate) fn abandon(&self, charge: &Charge<'_>, ticket: Ticket) {
+    /// Drops a request whose reply is unknown. What it may have granted, and the lease that it may not have settled, are
+    /// returned later.
+    pub(crate) fn abandon(&self, charge: &Charge<'_>, request: &LeaseRequest, ticket: Ticket) {
         let key = counter_key(charge);
         let mut shard = self.shard(key).lock();
-        if shard.entry(key, ticket).is_some_and(|entry| entry.renewing) {
-            shard.entries.remove(&key);
+        if shard.entry(key, ticket).is_none_or(|entry| !entry.renewing) {
+            return;
+        }
+        let entry = shard.entries.remove(&key);
+        drop(shard);
+        let Some(Entry { counter, .. }) = entry else { return };
+        if let Some(settlement) = request.settle {
+            self.returns.push(LeaseReturn::new(counter.clone(), settlement));
+        }
+        if request.want > 0 {
+            self.returns.push(LeaseReturn::of_lost_reply(counter, request.id));
         }
     }
 
@@ -210,26 +233,34 @@ impl LeaseTable {
         }
     }
 
-    /// Takes out the settlements of expired leases. Counters used lately are still known to be busy.
-    pub(crate) fn take_expired(&self, now: Instant) -> Vec<(LeasedCounter, Settlement)> {
-        let mut expired = Vec::new();
+    /// Takes out the returns that are due: of expired leases, and those that failed. Counters used lately are still known to
+    /// be busy.
+    pub(crate) fn take_expired(&self, now: Instant) -> Vec<LeaseReturn> {
+        let mut expired = self.returns.take();
         for shard in &self.shards {
             let mut shard = shard.lock();
             let ended =
                 shard.entries.values_mut().filter(|entry| !entry.renewing && entry.units.until <= now);
-            expired.extend(ended.filter_map(Entry::settle));
+            expired.extend(ended.filter_map(Entry::settle).map(LeaseReturn::from));
             shard.entries.retain(|_, entry| entry.renewing || now < entry.used_at + IDLE_AFTER);
         }
         expired
     }
 
-    /// Takes out the settlements of all leases.
-    pub(crate) fn take_all(&self) -> Vec<(LeasedCounter, Settlement)> {
-        let mut all = Vec::new();
+    /// Takes out the returns of all leases.
+    pub(crate) fn take_all(&self) -> Vec<LeaseReturn> {
+        let mut all = self.returns.take();
         for shard in &self.shards {
-            all.extend(shard.lock().entries.drain().filter_map(|(_, mut entry)| entry.settle()));
+            let settled = shard.lock().entries.drain().filter_map(|(_, mut entry)| entry.settle()).collect();
+            let settled: Vec<(LeasedCounter, Settlement)> = settled;
+            all.extend(settled.into_iter().map(LeaseReturn::from));
         }
         all
+    }
+
+    /// Keeps a return that is to be tried again.
+    pub(crate) fn return_later(&self, lease: LeaseReturn) {
+        self.returns.push(lease);
     }
 
     /// Drops a lease without returning its units, because its counter was reset.
@@ -237,18 +268,16 @@ impl LeaseTable {
         self.shard(key).lock().entries.remove(&key);
     }
 
-    /// Keeps, returns or revokes each lease after servers changed. Returns the settlements. A lease being requested comes
-    /// from the new server.
-    pub(crate) fn apply_changes(
-        &self,
-        action: impl Fn(Subject) -> LeaseAction,
-    ) -> Vec<(LeasedCounter, Settlement)> {
+    /// Keeps, returns or revokes each lease after servers changed. Returns what is to be returned. A lease being requested
+    /// comes from the new server.
+    pub(crate) fn apply_changes(&self, action: impl Fn(Subject) -> LeaseAction) -> Vec<LeaseReturn> {
+        self.returns.retain(|counter| action(counter.subject) != LeaseAction::Revoke);
         let mut returned = Vec::new();
         for shard in &self.shards {
             shard.lock().entries.retain(|_, entry| match action(entry.counter.subject) {
                 LeaseAction::Keep => true,
                 LeaseAction::Return => {
-                    returned.extend(entry.settle());
+                    returned.extend(entry.settle().map(LeaseReturn::from));
                     true
                 }
                 LeaseAction::Revoke => false,
@@ -273,6 +302,12 @@ impl LeaseTable {
             }
         }
         total
+    }
+
+    /// The id of the lease that is requested with a ticket; tickets are unique within a shard.
+    fn lease_id(&self, key: u128, ticket: Ticket) -> LeaseId {
+        let shard = key % SHARDS as u128;
+        LeaseId(self.seed ^ (shard << 64 | u128::from(ticket.0)))
     }
 
     fn shard(&self, key: u128) -> &Mutex<Shard> {

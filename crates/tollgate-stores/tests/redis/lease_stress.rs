@@ -1,5 +1,5 @@
 //! Searches for over-admission: nodes that come and go lease small limits of every kind from a server that loses its
-//! scripts and kills connections, and every admission is checked against the limit.
+//! scripts, freezes and kills connections, so that leases and returns lose their replies, and every admission is checked against the limit.
 //!
 //! An admission counts at some instant between request and reply, on the clock that server and test share. It is counted
 //! against a window or interval only if it cannot lie outside; nothing else is tolerated.
@@ -102,18 +102,23 @@ impl Stage {
         let _ = store.charge_all(&crate::harness::limits::charges([&self.reset], 1), now()).await;
     }
 
-    /// Drops nodes, resets counters, flushes scripts.
+    /// Drops nodes, resets counters, flushes scripts, freezes the server.
     async fn inject_faults(self: Arc<Self>, server: Arc<RedisServer>, settings: RedisSettings) {
         let mut dice = Dice::new(99);
         while self.start.elapsed() < LASTING {
             tokio::time::sleep(Duration::from_millis(dice.between(200, 500).into())).await;
             let node = dice.below(4) as usize;
-            match dice.below(6) {
+            match dice.below(9) {
                 0 => drop(on_server(&server, &["SCRIPT", "FLUSH"]).await),
                 1 => drop(on_server(&server, &["CLIENT", "KILL", "TYPE", "normal"]).await),
                 2..=4 => {
                     let store = self.nodes[node].lock().clone();
                     let _ = store.reset(&charges([&self.reset], 1)).await;
+                }
+                5..=7 => {
+                    server.freeze();
+                    tokio::time::sleep(Duration::from_millis(dice.between(50, 600).into())).await;
+                    server.thaw();
                 }
                 _ => {
                     let next = open(&settings).await;

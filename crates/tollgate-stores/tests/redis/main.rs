@@ -18,6 +18,7 @@ mod hashes;
 mod high_latency;
 mod injection;
 mod latency_budget;
+mod lease_returns;
 mod lease_stress;
 mod lease_windows;
 mod leases;

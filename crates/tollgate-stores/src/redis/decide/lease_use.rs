@@ -102,7 +102,7 @@ impl<'a, 'c> LeaseUse<'a, 'c> {
                         }
                     }
                     Err(fault) if fault.charged_nothing() => self.leases.withdraw(charge, request, *ticket),
-                    Err(_) => self.leases.abandon(charge, *ticket),
+                    Err(_) => self.leases.abandon(charge, request, *ticket),
                 }
             }
         }
@@ -130,7 +130,7 @@ impl Drop for LeaseUse<'_, '_> {
         for (charge, served_by) in self.charges.charges.iter().zip(&self.served_by) {
             match served_by {
                 ServedBy::Lease(_, ticket) => self.leases.put_back(charge, *ticket),
-                ServedBy::NewLease(_, ticket) => self.leases.abandon(charge, *ticket),
+                ServedBy::NewLease(request, ticket) => self.leases.abandon(charge, request, *ticket),
                 ServedBy::Exhausted(_) | ServedBy::Server => {}
             }
         }

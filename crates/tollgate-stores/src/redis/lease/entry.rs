@@ -10,7 +10,7 @@ use tollgate::limit::Limit;
 use super::hot_keys::{BUSY, RATE_PERIOD_MIN, per_second};
 use super::{LeasedCounter, ServedBy, Ticket, is_bucket, minus};
 use crate::redis::script::LEASE_TTL;
-use crate::redis::script::call::{LeaseRequest, Settlement};
+use crate::redis::script::call::{LeaseId, LeaseRequest, Settlement};
 
 /// The first lease of a bucket is this fraction of the expected use: a full bucket refills nothing until the use is
 /// settled.
@@ -43,8 +43,7 @@ pub(super) struct LeasedUnits {
     pub(super) since: Instant,
     pub(super) until: Instant,
     pub(super) used_at: Instant,
-    pub(super) born: u64,
-    pub(super) mark: u64,
+    pub(super) id: LeaseId,
 }
 
 impl Entry {
@@ -65,8 +64,7 @@ impl Entry {
                 since: now,
                 until: now,
                 used_at: now,
-                born: 0,
-                mark: 0,
+                id: LeaseId::default(),
             },
             renewing: true,
             scarce_until: None,
@@ -78,7 +76,13 @@ impl Entry {
         }
     }
 
-    pub(super) fn serve(&mut self, charge: &Charge<'_>, nodes: u16, next: Ticket, now: Instant) -> ServedBy {
+    pub(super) fn serve(
+        &mut self,
+        charge: &Charge<'_>,
+        nodes: u16,
+        (next, id): (Ticket, LeaseId),
+        now: Instant,
+    ) -> ServedBy {
         self.used_at = now;
         // A changed limit is judged by the server.
         let same_limit = self.counter.limit == *charge.limit;
@@ -101,7 +105,7 @@ impl Entry {
         self.counter.limit = charge.limit.clone();
         (self.renewing, self.ticket) = (true, next);
         let want = Some(wanted(self.rate, charge.limit)).filter(|want| *want >= BUSY).unwrap_or(0);
-        ServedBy::NewLease(LeaseRequest { want, nodes, settle }, next)
+        ServedBy::NewLease(LeaseRequest { want, nodes, id, settle }, next)
     }
 
     pub(super) fn units_left(&self, now: Instant) -> u32 {
@@ -129,9 +133,9 @@ impl Entry {
 
     /// Takes out the units for settlement.
     pub(super) fn settle(&mut self) -> Option<(LeasedCounter, Settlement)> {
-        let LeasedUnits { granted, left: unspent, born, mark, .. } = self.units;
+        let LeasedUnits { granted, left: unspent, id, .. } = self.units;
         self.units = LeasedUnits { granted: 0, left: 0, ..self.units };
-        (granted > 0).then(|| (self.counter.clone(), Settlement { born, mark, granted, unspent }))
+        (granted > 0).then(|| (self.counter.clone(), Settlement { id, granted, unspent }))
     }
 
     /// Admits, with what remains here and, as of the last reply, on the server.

@@ -110,10 +110,10 @@ fn lease_granted_before_a_reset_is_ignored() {
     let after = request(&leases, &charge, now);
     grant(&leases, &charge, &before, 1, now);
     assert_eq!(units(&leases, now), 0);
-    leases.abandon(&charge, before.1);
+    leases.abandon(&charge, &before.0, before.1);
     grant(&leases, &charge, &after, 1, now);
     assert_eq!(units(&leases, now), 10);
-    leases.abandon(&charge, before.1);
+    leases.abandon(&charge, &before.0, before.1);
     assert_eq!(units(&leases, now), 10, "the first failure does not affect the second lease");
 }
 
@@ -127,7 +127,7 @@ fn unsent_call_leaves_the_lease_unsettled() {
     leases.withdraw(&charge, &request, ticket);
     let ended = leases.take_expired(now + 3 * SECOND);
     assert_eq!(ended.len(), 1);
-    assert_eq!(Some(ended[0].1), request.settle);
+    assert_eq!(Some(ended[0].settlement), request.settle);
 }
 
 #[test]
@@ -152,4 +152,60 @@ fn first_refusal_comes_from_the_server() {
     assert!(retry_after > Span::from_secs(8));
     let dearer = Charge { cost: 2, ..charge };
     assert!(matches!(leases.take(&dearer, now), ServedBy::NewLease(..)), "another cost has another wait");
+}
+
+#[test]
+fn unknown_outcome_returns_both_leases() {
+    let (limit, now) = (limit(), Instant::now());
+    let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
+    let first = request(&leases, &charge, now);
+    grant(&leases, &charge, &first, 1, now);
+    (0..9).for_each(|_| _ = take(&leases, &charge, now));
+    let ServedBy::NewLease(second, ticket) = leases.take(&Charge { cost: 2, ..charge }, now) else {
+        panic!("two of one unit")
+    };
+    leases.abandon(&charge, &second, ticket);
+    leases.abandon(&charge, &second, ticket);
+    let returns: Vec<Settlement> =
+        leases.take_expired(now).into_iter().map(|lease| lease.settlement).collect();
+    assert_eq!(
+        returns,
+        [Settlement { id: first.0.id, granted: 10, unspent: 1 }, Settlement::unused(second.id)]
+    );
+    assert!(leases.take_expired(now).is_empty(), "each is returned once");
+}
+
+#[test]
+fn return_is_repeated_until_the_outcome_is_known() {
+    let (limit, now) = (limit(), Instant::now());
+    let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
+    let lost = || {
+        let (request, ticket) = request(&leases, &charge, now);
+        leases.abandon(&charge, &request, ticket);
+        leases.take_all().pop().unwrap()
+    };
+    assert!(lost().after(Some(true)).is_none(), "it is returned");
+    let mut pending = lost().after(None);
+    let mut asked = 0;
+    while let Some(lease) = pending {
+        pending = lease.after(Some(false));
+        asked += 1;
+    }
+    assert_eq!(asked, 9, "the server may grant the lease late, but not for ever");
+    let first = request(&leases, &charge, now);
+    grant(&leases, &charge, &first, 1, now);
+    let settled = leases.take_all().pop().unwrap().after(None).unwrap();
+    assert!(settled.after(Some(false)).is_none(), "an earlier attempt was executed");
+}
+
+#[test]
+fn failover_drops_pending_returns() {
+    let (limit, now) = (limit(), Instant::now());
+    let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
+    for (action, kept) in [(LeaseAction::Keep, 1), (LeaseAction::Return, 1), (LeaseAction::Revoke, 0)] {
+        let (request, ticket) = request(&leases, &charge, now);
+        leases.abandon(&charge, &request, ticket);
+        assert!(leases.apply_changes(|_| action).is_empty());
+        assert_eq!(leases.take_all().len(), kept, "{action:?}");
+    }
 }

@@ -41,6 +41,8 @@ pub(crate) struct LeaseRequest {
     pub(crate) want: u32,
     /// Nodes that share the limit.
     pub(crate) nodes: u16,
+    /// The lease that is requested.
+    pub(crate) id: LeaseId,
     /// The previous lease, if it is not settled yet.
     pub(crate) settle: Option<Settlement>,
 }
@@ -48,12 +50,29 @@ pub(crate) struct LeaseRequest {
 /// The end of a lease: what was granted and what is returned.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settlement {
-    /// The generation of the counter; a reset starts a new one.
-    pub(crate) born: u64,
-    /// The window or epoch that granted the lease.
-    pub(crate) mark: u64,
+    pub(crate) id: LeaseId,
     pub(crate) granted: u32,
     pub(crate) unspent: u32,
+}
+
+impl Settlement {
+    /// Returns all units of a lease that the server may have granted, but whose reply was lost.
+    pub(crate) const fn unused(id: LeaseId) -> Self {
+        Settlement { id, granted: u32::MAX, unspent: u32::MAX }
+    }
+}
+
+/// Identifies a lease on the server. Unique among all nodes.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeaseId(pub(crate) u128);
+
+impl LeaseId {
+    /// The hash field of its record. Longer than those of counters.
+    fn field(self) -> [u8; 17] {
+        let mut field = [b'L'; 17];
+        field[1..].copy_from_slice(&self.0.to_be_bytes());
+        field
+    }
 }
 
 pub(super) mod flag {
@@ -163,10 +182,10 @@ impl ScriptCall {
         let settle = lease.settle.unwrap_or_default();
         self.number::<4>(u64::from(lease.want));
         self.number::<2>(u64::from(lease.nodes.max(1)));
-        self.number::<7>(settle.born);
-        self.number::<7>(settle.mark);
         self.number::<4>(u64::from(settle.granted));
         self.number::<4>(u64::from(settle.unspent));
+        self.packed.extend_from_slice(&settle.id.field());
+        self.packed.extend_from_slice(&lease.id.field());
     }
 
     fn number<const BYTES: usize>(&mut self, number: u64) {

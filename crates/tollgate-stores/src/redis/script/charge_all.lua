@@ -5,7 +5,8 @@
 -- ARGV[2]  the penalty policy, and ARGV[3] the client's printed name, if the call has a penalty. For compare-and-set:
 --          the expected value and the new value.
 -- Reply    { now, cooldown or -1, violation added (1) or in cooldown before (2), then per charge: outcome, remaining,
---            wait, reset [, granted, valid for, born, mark] }; times in microseconds.
+--            wait, reset [, granted, valid for, born, mark] }; times in microseconds. For a call that only settles a
+--            lease, "valid for" is 1 if the lease had a record.
 --
 -- Numbers are integers up to 2^53, so doubles are exact: limits with larger products are rejected when they are loaded.
 -- For such a and b, floor(a / b) and ceil(a / b) are exact too. State is packed, because bytes per counter times clients
@@ -148,6 +149,8 @@ end
 local has = function(number, bit) return floor(number / bit) % 2 == 1 end
 -- How long a lease is valid unless its window ends earlier; script.rs has the same constant.
 local LEASE = 2000000
+-- How long the record of a lease is kept at least if the lease is not settled.
+local LEASE_RECORD = 60000000
 local dry, has_penalty, forced = has(flags, 1), has(flags, 2), has(flags, 4)
 
 -- Whether a state is so far ahead of the clock that the clock that wrote it was wrong.
@@ -533,11 +536,29 @@ local function read_charge(position)
   end
   if has(c.bits, 4) then
     c.leased = true
-    c.want, c.nodes, c.given_born, c.mark, c.granted, c.unspent, position = unpack('>I4I2I7I7I4I4', arg, position)
+    c.want, c.nodes, c.granted, c.unspent, c.settled_lease, c.new_lease, position = unpack('>I4I2I4I4c17c17', arg, position)
   end
   if has(c.bits, 8) then c.mark, c.unspent, position = unpack('>I7I4', arg, position) end
   c.shadow, c.violation, c.refundable = has(c.bits, 1), has(c.bits, 2), has(c.bits, 16)
   return c, position
+end
+
+-- A granted lease has a record beside its counter: units, `born` and mark. A lease is settled only with its record, which is
+-- then removed: a settlement can be repeated, and a lease whose reply was lost be returned, without returning units twice.
+local function find_lease(c)
+  local value = redis.call('HGET', c.key, c.settled_lease)
+  if not value then c.granted, c.unspent = 0, 0 return end
+  c.found = true
+  c.granted, c.given_born, c.mark = unpack('>I4I7I7', value, 6)
+  if c.unspent > c.granted then c.unspent = c.granted end
+  if c.want == 0 then c.valid = 1 end
+end
+
+local function write_leases(c, extra)
+  if c.found then redis.call('HDEL', c.key, c.settled_lease) end
+  if extra > 0 then
+    keep({ field = c.new_lease, lasts = 0 }, c.key, pack('>I4I7I7', extra, c.born, c.given_mark), LEASE_RECORD)
+  end
 end
 
 -- A client's penalty record: number of violations, until when refusals belong to the last one, end of the cooldown, the
@@ -608,6 +629,7 @@ for at_key = has_penalty and 2 or 1, #KEYS do
   local c
   c, position = read_charge(position)
   c.key = KEYS[at_key]
+  if c.leased and c.granted > 0 then find_lease(c) end
   judges[c.kind](c, c.key)
   if c.outcome ~= 1 and not c.shadow then admitted = false end
   charges[#charges + 1] = c
@@ -635,6 +657,7 @@ if not dry then
       if taken > 0 or c.settled or (c.healed and c.cost > 0) then
         writes[c.kind](c, key, taken, extra)
       end
+      if c.leased then write_leases(c, extra) end
       c.extra = extra
       c.remaining = c.remaining - extra
     end
