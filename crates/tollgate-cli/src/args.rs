@@ -10,13 +10,13 @@ use crate::commands::man::Man;
 use crate::commands::migrate::Migrate;
 use crate::commands::request_args::{RequestArgs, TargetArgs};
 use crate::commands::serve::SettingsFlags;
-use crate::commands::{config, keys, quotas, rules, tiers, users};
+use crate::commands::{config, keys, limits, penalties, quotas, rules, tiers, users};
 use crate::input::connection::ConnectionArgs;
 use crate::output::Color;
 
 /// A rate limiter whose every decision is exact, shared and explainable.
 #[derive(Parser)]
-#[command(name = "tollgate", version, after_help = EXAMPLES)]
+#[command(name = "tollgate", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     /// Flags of every command.
     #[command(flatten)]
@@ -28,19 +28,23 @@ pub(crate) struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  tollgate serve                                          run the service with embedded storage
-  tollgate rules lint rules.toml                          report every error in a rule file
-  tollgate rules test rules.toml tests.toml               test rules against sample requests, offline
-  tollgate check --user alice --endpoint /api/v1/users    check a request against its limits
-  tollgate explain --user alice --endpoint /api/v1/users  show the decision rule by rule
-  tollgate rules apply rules/*.toml                       update a server's rules from files
-  tollgate keys create ci --scope check                   create an API key (shown once)
-  tollgate users block alice --reason scraping --for 24h  block a user for a day
+  tollgate serve                               run with embedded storage
+  tollgate rules lint rules.toml               report errors in a rule file
+  tollgate rules test rules.toml tests.toml    test rules offline
+  tollgate check --user alice --endpoint /a    check a request
+  tollgate explain --user alice --endpoint /a  show the decision rule by rule
+  tollgate rules apply rules/*.toml            update a server's rules
+  tollgate keys create ci --scope check        create an API key, shown once
+  tollgate users block alice --reason spam     block a user
 
-Server URL and key are read from --url and --key, then TOLLGATE_URL and TOLLGATE_KEY, then
-~/.config/tollgate/config.toml (`url`, and `key` or `key_file`; the file must not be readable by others).
-For https://, --ca-file, --cert-file and --cert-key-file can be set in the same file (`ca_file`, `cert_file`,
-`cert_key_file`) or with TOLLGATE_CA_FILE, TOLLGATE_CERT_FILE and TOLLGATE_CERT_KEY_FILE.
+Server URL and key are read from --url and --key, then TOLLGATE_URL and
+TOLLGATE_KEY, then ~/.config/tollgate/config.toml (`url`, and `key` or
+`key_file`; the file must not be readable by others). For https://, --ca-file,
+--cert-file and --cert-key-file can be set in the same file (`ca_file`,
+`cert_file`, `cert_key_file`) or with TOLLGATE_CA_FILE, TOLLGATE_CERT_FILE and
+TOLLGATE_CERT_KEY_FILE.
+
+Tables fit the terminal, or COLUMNS if it is set.
 
 Exit codes: 0 admitted or done, 1 refused, 2 error.";
 
@@ -68,41 +72,59 @@ Examples:
   tollgate serve --listen 0.0.0.0:8080 --data-dir /var/lib/tollgate
   TOLLGATE_LOG__LEVEL=debug tollgate serve
 
-Flags override the environment (TOLLGATE_SECTION__KEY), which overrides the file.")]
+Flags override the environment (TOLLGATE_SECTION__KEY), which overrides the
+file.")]
     Serve(SettingsFlags),
     /// Update the database schema, as `serve` does at startup
     Migrate(Migrate),
     /// Check a request against its limits and count it
-    #[command(after_help = "\
+    #[command(
+        override_usage = "tollgate check [OPTIONS] --endpoint <ENDPOINT>\n       \
+        <--user|--api-key|--ip|--tenant|--login> <CLIENT>",
+        after_help = "\
 Examples:
   tollgate check --user alice --endpoint /api/v1/users
   tollgate check --api-key K --endpoint /search --method GET --cost 5 --json
   tollgate check --ip 203.0.113.7 --endpoint /login --descriptor plan=eu
   tollgate check --user alice --endpoint /api/v1/users --limit 10 --window 60
 
-Exit codes: 0 admitted, 1 refused or blocked, 2 error. --cost 0 counts nothing.")]
+Exit codes: 0 admitted, 1 refused or blocked, 2 error. --cost 0 counts nothing."
+    )]
     Check(RequestArgs),
     /// Show how much of a limit is left, without counting anything
-    #[command(after_help = "\
+    #[command(
+        override_usage = "tollgate status [OPTIONS] --endpoint <ENDPOINT>\n       \
+        <--user|--api-key|--ip|--tenant|--login> <CLIENT>",
+        after_help = "\
 Examples:
   tollgate status --user alice --endpoint /api/v1/users
   tollgate status --user alice --endpoint /api/v1/users --json
 
-Without --cost, the status is that of a request of cost 1.")]
+Without --cost, the status is that of a request of cost 1."
+    )]
     Status(RequestArgs),
     /// Reset the counters of a client (requires a key)
-    #[command(after_help = "\
+    #[command(
+        override_usage = "tollgate reset [OPTIONS] --endpoint <ENDPOINT>\n       \
+        <--user|--api-key|--ip|--tenant|--login> <CLIENT>",
+        after_help = "\
 Examples:
-  TOLLGATE_KEY=$(cat data/admin.key) tollgate reset --user alice --endpoint /api/v1/users")]
+  TOLLGATE_KEY=$(cat data/admin.key) \\
+    tollgate reset --user alice --endpoint /api/v1/users"
+    )]
     Reset(TargetArgs),
-    /// Explain rule by rule how a request would be decided, without counting it
-    #[command(after_help = "\
+    /// Explain rule by rule how a request would be decided
+    #[command(
+        override_usage = "tollgate explain [OPTIONS] --endpoint <ENDPOINT>\n       \
+        <--user|--api-key|--ip|--tenant|--login> <CLIENT>",
+        after_help = "\
 Examples:
-  tollgate explain --user alice --tier free --endpoint /api/v1/users --method GET
+  tollgate explain --user alice --tier free --endpoint /api/users --method GET
   tollgate explain --ip 203.0.113.7 --endpoint /login --json
-  tollgate explain --user alice --endpoint /login --all   also rules that do not match
+  tollgate explain --user alice --endpoint /login --all
 
-Exit codes: 0 whatever the decision, 2 error.")]
+Exit codes: 0 whatever the decision, 2 error."
+    )]
     Explain(ExplainArgs),
     /// Show the live counters of a user, key or address (requires a key)
     #[command(after_help = "\
@@ -111,16 +133,16 @@ Examples:
   tollgate inspect ip:203.0.113.7 --endpoint /login
   tollgate inspect api_key:K --tier pro --json")]
     Inspect(Inspect),
-    /// Lint and test rule files offline; manage the rules of a server (requires a key)
+    /// Lint and test rule files; manage the rules of a server
     #[command(
         subcommand,
         after_help = "\
 Examples:
   tollgate rules lint rules.toml                 report errors, offline
-  tollgate rules test rules.toml tests.toml      test rules against sample requests, offline
+  tollgate rules test rules.toml tests.toml      test rules offline
   tollgate rules list                            list the rules of the server
   tollgate rules diff rules/*.toml               show what apply would change
-  tollgate rules apply rules/*.toml --prune      make the server's rules match the files"
+  tollgate rules apply rules/*.toml --prune      make the server match"
     )]
     Rules(rules::Command),
     /// Manage tiers (requires a key)
@@ -143,7 +165,7 @@ Examples:
   tollgate quotas delete alice"
     )]
     Quotas(quotas::Command),
-    /// Block and unblock users, keys, tenants and networks (requires a key)
+    /// Block and unblock users, keys and networks (requires a key)
     #[command(
         subcommand,
         after_help = "\
@@ -164,6 +186,33 @@ Examples:
   tollgate keys revoke 4kq2mz7ehv3xw5ta"
     )]
     Keys(keys::Command),
+    /// Manage limits of single users on single endpoints (requires a key)
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  tollgate limits set alice /api/search --limit 100 --window 1m
+  tollgate limits list --user alice
+  tollgate limits delete alice /api/search"
+    )]
+    Limits(limits::Command),
+    /// List and pardon clients in cooldown (requires a key)
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  tollgate penalties list
+  tollgate penalties pardon alice"
+    )]
+    Penalties(penalties::Command),
+    /// Make the server read its settings file again (requires a key)
+    #[command(after_help = "\
+Examples:
+  tollgate reload
+  tollgate reload --json
+
+An invalid file changes nothing: the error lists everything wrong in it.")]
+    Reload,
     /// Show the audit log (requires a key)
     Audit(Audit),
     /// Print the effective settings

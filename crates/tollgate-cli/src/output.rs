@@ -36,6 +36,8 @@ pub(crate) struct Output {
     json: bool,
     stdout_colors: bool,
     stderr_colors: bool,
+    /// The width that tables must fit; none for a file or a pipe.
+    width: Option<usize>,
 }
 
 impl Output {
@@ -50,12 +52,30 @@ impl Output {
             json,
             stdout_colors: colors(io::stdout().is_terminal()),
             stderr_colors: colors(io::stderr().is_terminal()),
+            width: line_width(),
         }
+    }
+
+    /// The same output for lines of this width.
+    #[cfg(test)]
+    pub(crate) fn with_width(self, width: usize) -> Self {
+        Output { width: Some(width), ..self }
+    }
+
+    /// The width that tables must fit, if any.
+    pub(crate) fn width(&self) -> Option<usize> {
+        self.width
     }
 
     /// Whether `--json` was given.
     pub(crate) fn json(&self) -> bool {
         self.json
+    }
+
+    /// A line of text, wrapped at words if it must fit a width.
+    pub(crate) fn wrapped(&self, line: &str) -> String {
+        let pieces = self.width.map_or_else(|| vec![line.to_owned()], |width| table::wrap(line, width));
+        pieces.join("\n") + "\n"
     }
 
     /// Prints text unchanged.
@@ -132,6 +152,13 @@ impl Output {
     pub(crate) fn paint(&self, style: Style, text: &str) -> String {
         paint(self.stdout_colors, style, text)
     }
+}
+
+/// `COLUMNS`, or the width of the terminal that standard output is.
+fn line_width() -> Option<usize> {
+    let given = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let of_terminal = || Some(usize::from(terminal_size::terminal_size_of(io::stdout())?.0.0));
+    given.or_else(of_terminal).filter(|width| *width > 0)
 }
 
 fn paint(colors: bool, style: Style, text: &str) -> String {

@@ -14,6 +14,7 @@ pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod key_rotation;
 pub(crate) mod keys;
+pub(crate) mod limits;
 pub(crate) mod list_query;
 pub(crate) mod page;
 mod parse;

@@ -40,7 +40,7 @@ pub mod fuzzing;
 
 pub use self::admin::body::document_values;
 pub use self::admin::import::check_import;
-pub use self::admin::rules::rule_view;
+pub use self::admin::rules::rule_views;
 
 /// The limiter of this service.
 type ServiceLimiter = tollgate::Limiter<tollgate_stores::counters::Counters, records::Records>;

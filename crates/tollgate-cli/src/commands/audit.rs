@@ -1,24 +1,37 @@
 //! `tollgate audit`: the audit log of a server.
 
-use clap::Args;
-use serde_json::Value;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
 
 use super::list::{Columns, ListQuery};
+use crate::client::url::query;
+use crate::input::expiry::parse_expiry;
+use crate::output::changes;
 use crate::output::format::{format_time, joined, text_of};
+use crate::output::record::field_table;
 use crate::output::table::Cell;
 use crate::{CliError, Client, Exit, Output};
 
 #[derive(Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 Examples:
   tollgate audit
+  tollgate audit --since 2h
   tollgate audit --kind rule --subject free-tier --limit 10
   tollgate audit --by key:4kq2mz7ehv3xw5ta
   tollgate audit --after 1200 --limit 1000 --json
+  tollgate audit show 1204
 
-Entries are listed newest first. With --after they are listed oldest first, so that a program can follow the log.")]
+Entries are listed newest first. With --after they are listed oldest first, so
+that a program can follow the log."
+)]
 pub(crate) struct Audit {
-    /// Only changes of this kind: rule, tier, quota, key, block, `user_endpoint_limit`, counters
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Only changes of this kind: rule, tier, quota, key, block, limit, counters,
+    /// penalty, settings
     #[arg(long)]
     kind: Option<String>,
     /// Only changes by this caller
@@ -27,6 +40,12 @@ pub(crate) struct Audit {
     /// Only changes of this item
     #[arg(long, value_name = "ID")]
     subject: Option<String>,
+    /// Only changes since then: how long ago (2h) or a time (2027-01-31T12:00:00Z)
+    #[arg(long, value_name = "WHEN", value_parser = parse_time)]
+    since: Option<String>,
+    /// Only changes before then: how long ago or a time
+    #[arg(long, value_name = "WHEN", value_parser = parse_time)]
+    until: Option<String>,
     /// Only entries after this one, oldest first
     #[arg(long, value_name = "ENTRY")]
     after: Option<u64>,
@@ -35,21 +54,89 @@ pub(crate) struct Audit {
     limit: u32,
 }
 
-const COLUMNS: Columns =
-    Columns { headings: &["ENTRY", "WHEN", "BY", "ACTION", "KIND", "SUBJECT", "CHANGED"], row };
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Show one entry with the difference between before and after
+    #[command(after_help = "\
+Examples:
+  tollgate audit show 1204
+  tollgate audit show 1204 --json")]
+    Show {
+        /// Number of the entry, as `audit` lists it
+        #[arg(value_name = "ENTRY", value_parser = clap::value_parser!(u64).range(1..))]
+        entry: u64,
+    },
+}
+
+const COLUMNS: Columns = Columns {
+    headings: &["ENTRY", "WHEN", "BY", "ACTION", "KIND", "SUBJECT", "CHANGED"],
+    optional: &["CHANGED"],
+    row,
+};
+
+const PATH: &str = "/v1/admin/audit";
 
 pub(crate) fn run(audit: &Audit, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    if let Some(Command::Show { entry }) = &audit.command {
+        return show(*entry, client, output);
+    }
     let after = audit.after.map(|after| after.to_string());
     let filters = [
-        ("kind", audit.kind.as_deref()),
+        ("kind", audit.kind.as_deref().map(kind_in_trail)),
         ("by", audit.by.as_deref()),
         ("subject", audit.subject.as_deref()),
+        ("since", audit.since.as_deref()),
+        ("until", audit.until.as_deref()),
         ("newest", audit.after.is_none().then_some("true")),
         ("after", after.as_deref()),
     ];
     let limit = Some(audit.limit);
-    let query = ListQuery { name: "entries", path: "/v1/admin/audit", filters: &filters, limit };
+    let query = ListQuery { name: "entries", path: PATH, filters: &filters, limit };
     query.print(client, &COLUMNS, output)
+}
+
+/// Prints one entry: the first one that is not before it must be it.
+fn show(entry: u64, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let after = entry.saturating_sub(1).to_string();
+    let response =
+        client.get(&format!("{PATH}{}", query(&[("after", Some(&*after)), ("limit", Some("1"))])))?;
+    let found = &response.body["entries"][0];
+    if found["id"].as_u64() != Some(entry) {
+        return Err(CliError::Arguments(format!(
+            "the audit log has no entry {entry}; `tollgate audit` lists them"
+        )));
+    }
+    Ok(output.result(|| found.clone(), || describe(found, output))?)
+}
+
+/// The fields of an entry, and what it changed.
+fn describe(entry: &Value, output: &Output) -> String {
+    let mut fields = entry.clone();
+    for state in ["before", "after"] {
+        fields[state] = Value::Null;
+    }
+    fields["at"] = format_time(&entry["at"]).into();
+    let order = ["id", "version", "at", "by", "action", "kind", "subject"];
+    let change = json!({"kind": entry["kind"], "id": entry["subject"], "before": entry["before"], "after": entry["after"]});
+    let change = changes::render(&json!({ "changes": [change] }), output);
+    format!("{}\n{change}", field_table(&fields, &order).render(output))
+}
+
+/// The kind of limits of a user on an endpoint in the audit trail, which this command calls `limit`, as files do.
+const LIMIT_IN_TRAIL: &str = "user_endpoint_limit";
+
+fn kind_name(kind: &str) -> &str {
+    if kind == LIMIT_IN_TRAIL { "limit" } else { kind }
+}
+
+fn kind_in_trail(kind: &str) -> &str {
+    if kind == "limit" { LIMIT_IN_TRAIL } else { kind }
+}
+
+/// A time or a duration, sent as written: the server's clock decides.
+fn parse_time(text: &str) -> Result<String, String> {
+    let reason = "must be how long ago, such as 2h, or a time such as 2027-01-31T12:00:00Z";
+    parse_expiry(text).map(|_| text.trim().to_owned()).map_err(|_| reason.to_owned())
 }
 
 fn row(entry: &Value) -> Vec<Cell> {
@@ -58,14 +145,14 @@ fn row(entry: &Value) -> Vec<Cell> {
         format_time(&entry["at"]).into(),
         text_of(&entry["by"]).into(),
         text_of(&entry["action"]).into(),
-        text_of(&entry["kind"]).into(),
+        kind_name(&text_of(&entry["kind"])).into(),
         joined(&entry["subject"], " ").into(),
         changed_keys(&entry["before"], &entry["after"]).into(),
     ]
 }
 
 /// The keys whose values differ; empty if the item was created or deleted.
-fn changed_keys(before: &Value, after: &Value) -> String {
+pub(super) fn changed_keys(before: &Value, after: &Value) -> String {
     let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else { return String::new() };
     let mut keys: Vec<&str> = before.keys().chain(after.keys()).map(String::as_str).collect();
     keys.sort_unstable();

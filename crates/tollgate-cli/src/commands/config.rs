@@ -32,8 +32,8 @@ Examples:
   tollgate config show --listen 0.0.0.0:8080 --data-dir /var/lib/tollgate
   TOLLGATE_LOG__LEVEL=debug tollgate config show
 
-The output includes defaults of settings, and expands short forms to full rules. With --json it has the same sections and keys
-as the file.")]
+The output includes defaults of settings, and expands short forms to full rules.
+With --json it has the same sections and keys as the file.")]
     Show(SettingsFlags),
 }
 

@@ -64,7 +64,7 @@ fn unlisted(body: &Value, all: bool) -> String {
 fn rules(rules: &Value, is_degraded: bool) -> Table {
     let headings =
         ["MATCHED", "PRIORITY", "RULE", "ACTION", "LAYER", "LIMIT", "REMAINING", "RESET", "RETRY", "WHY"];
-    let mut table = Table::new(&headings);
+    let mut table = Table::new(&headings).optional(&["LAYER", "PRIORITY", "MATCHED"]);
     for rule in rules.as_array().into_iter().flatten() {
         let limits = rule["limits"].as_array().map_or(&[] as &[Value], Vec::as_slice);
         let first = limits.first().map(|limit| limit_cells(limit, is_degraded));

@@ -44,7 +44,7 @@ pub(crate) struct DryRunArg {
 }
 
 impl DryRunArg {
-    fn query(&self) -> &'static str {
+    pub(crate) fn query(&self) -> &'static str {
         if self.dry_run { "?dry_run=true" } else { "" }
     }
 }
@@ -133,6 +133,18 @@ impl Items<'_> {
         self.put(&item.name, &item.body, precondition, &put.write.dry)
     }
 
+    /// Creates or replaces an item.
+    pub(crate) fn write(
+        &self,
+        id: &str,
+        body: &Map<String, Value>,
+        precondition: Precondition,
+        dry: &DryRunArg,
+    ) -> Result<ApiResponse, CliError> {
+        let path = format!("{}{}", self.path(id), dry.query());
+        Ok(self.client.put(&path, body, precondition)?)
+    }
+
     /// Creates or replaces an item, and reports which.
     pub(crate) fn put(
         &self,
@@ -141,8 +153,7 @@ impl Items<'_> {
         precondition: Precondition,
         dry: &DryRunArg,
     ) -> Result<Exit, CliError> {
-        let path = format!("{}{}", self.path(id), dry.query());
-        let response = self.client.put(&path, body, precondition)?;
+        let response = self.write(id, body, precondition, dry)?;
         let created = response.status == http::StatusCode::CREATED;
         // The server normalizes the id of a blocked network.
         let id = response.body["client"].as_str().unwrap_or(id);
@@ -179,7 +190,7 @@ impl Items<'_> {
         Ok(self.output.response(&response.text, || {
             let version = response.version().map(|version| format!(" (version {})", escape(version)));
             let done = || format!("{}{}\n", self.done(action, id), version.unwrap_or_default());
-            self.dry_run_or(dry, &response.body, done)
+            changes::dry_run_or(dry.dry_run, &response.body, self.output, done)
         })?)
     }
 
@@ -200,17 +211,9 @@ impl Items<'_> {
             response.text = format!("{:#}", json!({ "deleted": { "kind": self.kind.noun(), "id": id } }));
         }
         let done = || format!("{}\n", self.done("deleted", id));
-        Ok(self.output.response(&response.text, || self.dry_run_or(&write.dry, &response.body, done))?)
-    }
-
-    /// The changes of a dry run, or what was done.
-    fn dry_run_or(&self, dry: &DryRunArg, body: &Value, done: impl FnOnce() -> String) -> String {
-        if !dry.dry_run {
-            return done();
-        }
-        self.output.note("dry run: nothing was changed");
-        let changes = changes::render(body, self.output);
-        if changes.is_empty() { "no changes\n".to_owned() } else { changes }
+        Ok(self.output.response(&response.text, || {
+            changes::dry_run_or(write.dry.dry_run, &response.body, self.output, done)
+        })?)
     }
 
     /// `created rule a`; for blocks `blocked user:alice`.

@@ -25,10 +25,11 @@ pub(crate) enum Command {
 Examples:
   tollgate keys create 'mobile app' --user alice --tier pro --expires 90d
   tollgate keys create 'checkout service' --scope check,read --tenant acme
-  tollgate keys create batch --user bob --requests-per-day 5000 --expires 2027-01-31T00:00:00Z
+  tollgate keys create batch --user bob --expires 2027-01-31T00:00:00Z
   KEY=$(tollgate keys create ci --scope admin --quiet)
 
-A key with scopes can call the API. A key without scopes only identifies a client.")]
+A key with scopes can call the API. A key without scopes only identifies a
+client.")]
     Create(Box<Create>),
     /// List keys
     #[command(after_help = "\
@@ -194,6 +195,7 @@ const COLUMNS: Columns = Columns {
         "LAST USED",
         "REQUESTS",
     ],
+    optional: &["REQUESTS", "LAST USED", "TENANT", "TIER"],
     row,
 };
 

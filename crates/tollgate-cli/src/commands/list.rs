@@ -23,6 +23,8 @@ pub(crate) struct LimitArg {
 /// How items are shown in a table.
 pub(crate) struct Columns {
     pub(crate) headings: &'static [&'static str],
+    /// Headings of columns that a narrow terminal can do without, the least important first.
+    pub(crate) optional: &'static [&'static str],
     pub(crate) row: fn(&Value) -> Vec<Cell>,
 }
 
@@ -65,7 +67,7 @@ impl Columns {
             output.note(&format!("showing the first {}; raise --limit to see more", items.len()));
         }
         let table = || {
-            let mut table = Table::new(self.headings);
+            let mut table = Table::new(self.headings).optional(self.optional);
             for item in items {
                 table.row((self.row)(item));
             }
@@ -82,7 +84,30 @@ impl ListQuery<'_> {
         columns: &Columns,
         output: &Output,
     ) -> Result<Exit, CliError> {
-        let Listed { items, next, is_stale } = self.fetch(client)?;
+        self.print_listed(self.fetch(client)?, columns, output)
+    }
+
+    /// Prints all items in another order than the server's, or the first ones of them.
+    pub(crate) fn print_sorted<K: Ord>(
+        &self,
+        client: &Client,
+        columns: &Columns,
+        key: impl Fn(&Value) -> K,
+        limit: Option<u32>,
+        output: &Output,
+    ) -> Result<Exit, CliError> {
+        let mut listed = self.fetch(client)?;
+        listed.items.sort_by_key(key);
+        let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        if listed.items.len() > limit && !output.json() {
+            output.note(&format!("showing the first {limit}; raise --limit to see more"));
+        }
+        listed.items.truncate(limit);
+        self.print_listed(listed, columns, output)
+    }
+
+    fn print_listed(&self, listed: Listed, columns: &Columns, output: &Output) -> Result<Exit, CliError> {
+        let Listed { items, next, is_stale } = listed;
         let mut body = json!({ self.name: items, "next": next });
         if is_stale {
             body["stale"] = true.into();
@@ -91,6 +116,26 @@ impl ListQuery<'_> {
             );
         }
         Ok(columns.print_body(self.name, &items, body, output)?)
+    }
+
+    /// The first item that is wanted; pages are fetched until it is found.
+    pub(crate) fn find(
+        &self,
+        client: &Client,
+        is_wanted: impl Fn(&Value) -> bool,
+    ) -> Result<Option<Value>, CliError> {
+        let mut next = None;
+        loop {
+            let page = self.fetch_page(client, PAGE_SIZE, next.as_deref())?;
+            let is_last = page.items.is_empty() || page.next.is_none() || page.next == next;
+            if let Some(found) = page.items.into_iter().find(&is_wanted) {
+                return Ok(Some(found));
+            }
+            if is_last {
+                return Ok(None);
+            }
+            next = page.next;
+        }
     }
 
     /// Fetches all pages.

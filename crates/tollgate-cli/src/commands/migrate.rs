@@ -17,9 +17,10 @@ use crate::{CliError, Exit, Output};
 Examples:
   tollgate migrate --dry-run
   tollgate migrate --config tollgate.toml
-  TOLLGATE_DATABASE__URL=postgres://tollgate@db.internal/tollgate tollgate migrate
+  TOLLGATE_DATABASE__URL=postgres://db.internal/tollgate tollgate migrate
 
-`serve` does the same at startup. Several may run at once: one migrates, the others wait.")]
+`serve` does the same at startup. Several may run at once: one migrates, the
+others wait.")]
 pub(crate) struct Migrate {
     /// Print the pending steps without applying them
     #[arg(long)]

@@ -40,14 +40,18 @@ Examples:
   tollgate quotas get alice --json")]
     Get(UserArg),
     /// Set a user's tier or limits; fields that are not given stay unchanged
-    #[command(after_help = "\
+    #[command(
+        override_usage = "tollgate quotas set [OPTIONS] <USER>",
+        after_help = "\
 Examples:
   tollgate quotas set alice --tier pro
-  tollgate quotas set alice --requests-per-hour 1000 --requests-per-day 5000 --burst 50
+  tollgate quotas set alice --requests-per-hour 1000 --burst 50
   tollgate quotas set alice --unset burst,requests-per-hour
   tollgate quotas set alice --requests-per-hour 10 --dry-run
 
-The command reads before it writes: the key needs the scopes `read` and `config`, or `admin`.")]
+The command reads before it writes: the key needs the scopes `read` and
+`config`, or `admin`."
+    )]
     Set(Set),
     /// Delete a user's quota; the general rules apply again
     #[command(after_help = "\
@@ -109,6 +113,7 @@ const COLUMNS: Columns = Columns {
         "LAST REQUEST",
         "BLOCKED",
     ],
+    optional: &["LAST REQUEST", "EXCEEDED", "MONTH", "BURST"],
     row,
 };
 

@@ -1,7 +1,9 @@
 //! `tollgate rules`: rule files, offline, and the rules of a server.
 
 mod apply;
+mod enable;
 mod export;
+mod history;
 mod lint;
 mod list;
 mod test;
@@ -18,7 +20,7 @@ use crate::{CliError, Client, Exit, Output};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Report all errors in rule files, import files or a settings file, and warn about suspicious rules
+    /// Report all errors of rule files, and warn about suspicious rules
     #[command(after_help = "\
 Examples:
   tollgate rules lint rules.toml
@@ -26,12 +28,14 @@ Examples:
   tollgate rules lint rules/*.toml
   generate-rules | tollgate rules lint -
 
-The file is read as `serve` reads it, but without the environment. Files that it names (certificates,
-key_secret_file) are checked too. A file with [[quotas]], [[blocks]] or [[limits]], with tier descriptions, or in
-JSON is read as `rules apply` reads it, without the items on the server. Several files are read as one: a name or
-a setting may occur only once.
+The file is read as `serve` reads it, but without the environment. Files that it
+names (certificates, key_secret_file) are checked too. A file with [[quotas]],
+[[blocks]] or [[limits]], with tier descriptions, or in JSON is read as `rules
+apply` reads it, without the items on the server. Several files are read as one:
+a name or a setting may occur only once.
 
-Warnings: rules that never apply, limits that never decide, and rules that refuse every request.
+Warnings: rules that never apply, limits that never decide, and rules that
+refuse every request.
 
 Exit codes: 0 no errors (there may be warnings), 2 errors.")]
     Lint {
@@ -47,8 +51,9 @@ Examples:
   tollgate rules list
   tollgate rules list --prefix api- --action block --limit 20
 
-With files, the command works offline. Without one, it lists the rules of the server: those of its settings file
-(source: file) and those of its database (source: database).")]
+With files, the command works offline. Without one, it lists the rules of the
+server: those of its settings file (source: file) and those of its database
+(source: database).")]
     List(list::List),
     /// Test rules against sample requests with a simulated clock
     #[command(after_help = test::HELP)]
@@ -71,7 +76,7 @@ pub(crate) enum RemoteCommand {
 Examples:
   tollgate rules get free-tier
   tollgate rules get free-tier --json
-  tollgate rules get free-tier > r.toml; $EDITOR r.toml; tollgate rules put r.toml")]
+  tollgate rules get free-tier > r.toml")]
     Get(NameArg),
     /// Create or replace a rule on the server
     #[command(after_help = "\
@@ -79,9 +84,10 @@ Examples:
   tollgate rules put rule.toml
   tollgate rules put rule.toml --dry-run
   tollgate rules put rule.toml --if-version 12
-  echo '{\"name\": \"no-bots\", \"action\": \"block\", \"when\": {\"ips\": [\"192.0.2.0/24\"]}}' | tollgate rules put -
+  generate-rule | tollgate rules put -
 
-JSON with a `version`, as printed by `rules get --json`, is written only if the rule is still at that version.")]
+JSON with a `version`, as printed by `rules get --json`, is written only if the
+rule is still at that version.")]
     Put(Put),
     /// Delete a rule on the server
     #[command(after_help = "\
@@ -95,6 +101,39 @@ Examples:
         #[command(flatten)]
         delete: DeleteArgs,
     },
+    /// Switch rules of the server on, all of them or none
+    #[command(after_help = "\
+Examples:
+  tollgate rules enable free-tier
+  tollgate rules enable login-guard signup-guard --dry-run")]
+    Enable(enable::Enable),
+    /// Switch rules of the server off, all of them or none
+    #[command(after_help = "\
+Examples:
+  tollgate rules disable free-tier
+  tollgate rules disable login-guard signup-guard --dry-run
+
+A disabled rule is listed, but never matches.")]
+    Disable(enable::Enable),
+    /// List the changes of a rule, newest first
+    #[command(after_help = "\
+Examples:
+  tollgate rules history free-tier
+  tollgate rules history free-tier --limit 5 --json
+  tollgate audit show 1204            the difference of one entry")]
+    History(history::History),
+    /// Restore an earlier definition of a rule, also of a deleted one
+    #[command(after_help = "\
+Examples:
+  tollgate rules rollback free-tier --to 41 --dry-run
+  tollgate rules rollback free-tier --to 41
+  tollgate rules rollback free-tier --to 41 --yes
+
+The command prints the difference and asks for confirmation. The definition
+is written like any other change: checked, audited and revocable.
+
+Exit codes: 0 restored or no changes, 1 not confirmed, 2 error.")]
+    Rollback(history::Rollback),
     /// Show what `apply` would change on the server
     #[command(after_help = "\
 Examples:
@@ -103,7 +142,7 @@ Examples:
 
 Exit codes: 0 no changes, 1 changes, 2 error.")]
     Diff(apply::ImportArgs),
-    /// Apply files to the server: print the plan, then apply all of it or nothing
+    /// Apply files to the server, all of them or nothing
     #[command(after_help = "\
 Examples:
   tollgate rules apply rules.toml
@@ -111,10 +150,12 @@ Examples:
   tollgate rules apply rules/*.toml --prune --yes
   generate-rules | tollgate rules apply -
 
-Files hold [[rules]] and optionally [[tiers]], [[quotas]], [[blocks]] and [[limits]] (per user and endpoint).
+Files hold [[rules]] and optionally [[tiers]], [[quotas]], [[blocks]] and
+[[limits]] (per user and endpoint).
 
-- Items that are not in the files stay unchanged. With --prune they are deleted, but only those of kinds that occur
-  in the files. `rules = []` counts as a kind without items: --prune then deletes all rules.
+- Items that are not in the files stay unchanged. With --prune they are
+  deleted, but only those of kinds that occur in the files. `rules = []` counts
+  as a kind without items: --prune then deletes all rules.
 - Deletions ask for confirmation.
 - Applying the same files again changes nothing.
 - If the configuration changes between plan and apply, nothing is applied.
@@ -164,6 +205,10 @@ fn run_remote(command: &RemoteCommand, client: &Client, output: &Output) -> Resu
         RemoteCommand::Get(rule) => items.print_toml(&rule.name),
         RemoteCommand::Put(put) => items.put_item(&item_file::read(&put.file, ItemKind::Rule)?, &put.options),
         RemoteCommand::Delete { rule, delete } => items.delete(&rule.name, delete),
+        RemoteCommand::Enable(names) => enable::run(names, true, &items),
+        RemoteCommand::Disable(names) => enable::run(names, false, &items),
+        RemoteCommand::History(history) => history::history(history, &items),
+        RemoteCommand::Rollback(rollback) => history::rollback(rollback, &items),
         RemoteCommand::Diff(diff) => apply::diff(diff, client, output),
         RemoteCommand::Apply(apply) => apply::apply(apply, client, output),
         RemoteCommand::Export(export) => export::run(export, client, output),

@@ -41,9 +41,9 @@ Examples:
     /// Create or replace a tier
     #[command(after_help = "\
 Examples:
-  tollgate tiers put premium --limit 1000 --window 1m --burst 50 --description 'paying customers'
+  tollgate tiers put premium --limit 1000 --window 1m --burst 50
   tollgate tiers put trial --requests-per-minute 10 --requests-per-day 500
-  tollgate tiers get premium > premium.toml; $EDITOR premium.toml; tollgate tiers put --file premium.toml
+  tollgate tiers put --file premium.toml
   tollgate tiers put premium --limit 10 --window 1m --dry-run")]
     Put(Box<Put>),
     /// Delete a tier
@@ -106,7 +106,8 @@ pub(crate) struct Put {
     options: PutArgs,
 }
 
-const COLUMNS: Columns = Columns { headings: &["TIER", "LIMITS", "DESCRIPTION", "SOURCE"], row };
+const COLUMNS: Columns =
+    Columns { headings: &["TIER", "LIMITS", "DESCRIPTION", "SOURCE"], optional: &["SOURCE"], row };
 
 pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let items = Items { kind: ItemKind::Tier, client, output };

@@ -19,7 +19,7 @@ pub(crate) enum Command {
 Examples:
   tollgate users block alice --reason 'unpaid invoice'
   tollgate users block ip:192.0.2.0/24 --reason 'password guessing' --for 1h
-  tollgate users block tenant:acme --reason 'contract ended' --until 2027-01-31T00:00:00Z
+  tollgate users block tenant:acme --reason unpaid --until 2027-01-31T00:00:00Z
   tollgate users block alice --reason test --dry-run
 
 If the client is already blocked, reason and expiry are replaced.")]
@@ -74,7 +74,8 @@ pub(crate) struct BlockTarget {
     client: ClientName,
 }
 
-const COLUMNS: Columns = Columns { headings: &["CLIENT", "UNTIL", "REASON", "BY", "SINCE"], row };
+const COLUMNS: Columns =
+    Columns { headings: &["CLIENT", "UNTIL", "REASON", "BY", "SINCE"], optional: &["SINCE", "BY"], row };
 
 pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let blocks = Items { kind: ItemKind::Block, client, output };

@@ -21,6 +21,11 @@ pub(crate) struct ImportSet {
 }
 
 impl ImportSet {
+    /// Rules that come from no file.
+    pub(crate) fn of_rules(rules: Vec<Value>) -> Self {
+        ImportSet { items: BTreeMap::from([(ItemKind::Rule, rules)]), warnings: Vec::new() }
+    }
+
     /// Reads the files, restricted to `kinds` unless that is empty. An item may occur only once.
     pub(crate) fn read(paths: &[PathBuf], kinds: &[ItemKind]) -> Result<Self, CliError> {
         let mut imports = ImportSet::default();

@@ -75,6 +75,21 @@ pub(crate) fn render(body: &Value, output: &Output) -> String {
     text
 }
 
+/// The changes of a dry run, or what was done.
+pub(crate) fn dry_run_or(
+    is_dry_run: bool,
+    body: &Value,
+    output: &Output,
+    done: impl FnOnce() -> String,
+) -> String {
+    if !is_dry_run {
+        return done();
+    }
+    output.note("dry run: nothing was changed");
+    let changes = render(body, output);
+    if changes.is_empty() { "no changes\n".to_owned() } else { changes }
+}
+
 /// `+` created, `~` updated, `-` deleted.
 fn change_mark(change: &Value) -> char {
     match (change["before"].is_null(), change["after"].is_null()) {

@@ -20,8 +20,7 @@ pub(crate) fn decision(body: &Value, output: &Output) -> String {
         line.push_str(": ");
         line.push_str(&details.join(", "));
     }
-    line.push('\n');
-    line
+    output.wrapped(&line)
 }
 
 /// Whether the response admits the request; `None` if it contains no decision.

@@ -16,15 +16,17 @@ fn newest_entries_come_first() {
         &["audit", "--kind", "rule", "--by", "key:abc", "--subject", "free"],
     );
     let expected = "\
-ENTRY  WHEN                  BY       ACTION  KIND                 SUBJECT   CHANGED
-9      2026-01-01T00:00:00Z  key:abc  put     rule                 free      layer, priority
-8      2026-01-01T00:00:00Z  admin    put     user_endpoint_limit  alice /a
+ENTRY  WHEN                  BY       ACTION  KIND   SUBJECT   CHANGED
+9      2026-01-01T00:00:00Z  key:abc  put     rule   free      layer, priority
+8      2026-01-01T00:00:00Z  admin    put     limit  alice /a
 ";
     assert_eq!((ran.code, &*ran.stdout), (0, expected));
     assert_eq!(
         sent[0].line(),
         "GET /v1/admin/audit?kind=rule&by=key%3Aabc&subject=free&newest=true&limit=50"
     );
+    let (_, sent) = run_against(&[respond("200 OK", TRAIL)], &["audit", "--kind", "limit", "--since", "2h"]);
+    assert_eq!(sent[0].line(), "GET /v1/admin/audit?kind=user_endpoint_limit&since=2h&newest=true&limit=50");
     let (ran, _) = run_against(&[respond("200 OK", TRAIL)], &["audit", "--json"]);
     assert_eq!(ran.json()["entries"][0]["id"], 9);
 }

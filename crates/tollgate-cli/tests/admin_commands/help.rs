@@ -2,7 +2,7 @@
 
 use crate::support::{Files, run};
 
-const COMMANDS: [&[&str]; 30] = [
+const COMMANDS: &[&[&str]] = &[
     &["rules", "list"],
     &["rules", "get"],
     &["rules", "put"],
@@ -31,7 +31,20 @@ const COMMANDS: [&[&str]; 30] = [
     &["keys", "rotate"],
     &["keys", "revoke"],
     &["keys", "delete"],
+    &["rules", "enable"],
+    &["rules", "disable"],
+    &["rules", "history"],
+    &["rules", "rollback"],
+    &["limits"],
+    &["limits", "set"],
+    &["limits", "list"],
+    &["limits", "delete"],
+    &["penalties"],
+    &["penalties", "list"],
+    &["penalties", "pardon"],
+    &["reload"],
     &["audit"],
+    &["audit", "show"],
     &["migrate"],
 ];
 
@@ -40,7 +53,7 @@ fn help_of_every_command_has_examples() {
     for command in COMMANDS {
         let ran = run(&[command, &["--help"][..]].concat());
         assert_eq!(ran.code, 0, "{command:?}");
-        let example = [&["tollgate"], command].concat().join(" ");
+        let example = [&["tollgate"], *command].concat().join(" ");
         assert!(ran.stdout.contains("Examples:\n"), "{command:?}: {}", ran.stdout);
         assert!(ran.stdout.matches(&example).count() > 2, "{command:?} has too few examples: {}", ran.stdout);
     }

@@ -74,13 +74,14 @@ fn pages_are_followed_to_the_end() {
 #[test]
 fn limit_truncates_the_list_with_a_note() {
     let responses =
-        [respond("200 OK", &page(&["a", "b"], Some("b"))), respond("200 OK", &page(&["c"], Some("c")))];
+        [respond("200 OK", &page(&["a", "b"], Some("b"))), respond("200 OK", &page(&["c", "d"], None))];
     let (ran, sent) = run_against(&responses, &["rules", "list", "--limit", "3"]);
     assert_eq!((ran.code, &*ran.stderr), (0, "showing the first 3; raise --limit to see more\n"));
-    assert_eq!(sent[0].line(), "GET /v1/admin/rules?limit=3");
-    assert_eq!(sent[1].line(), "GET /v1/admin/rules?limit=1&after=b");
+    // The order of evaluation is known once all rules are there.
+    assert_eq!(sent[0].line(), "GET /v1/admin/rules?limit=1000");
+    assert_eq!(sent[1].line(), "GET /v1/admin/rules?limit=1000&after=b");
     let (ran, _) = run_against(&responses, &["rules", "list", "--limit", "3", "--json"]);
-    assert_eq!((ran.json()["next"].clone(), &*ran.stderr), (json!("c"), ""));
+    assert_eq!((ran.json()["rules"].as_array().unwrap().len(), &*ran.stderr), (3, ""));
 }
 
 #[test]

@@ -25,6 +25,13 @@ impl<'a> CliRunner<'a> {
         finished(command.env("TOLLGATE_KEY", &self.key).output().unwrap())
     }
 
+    /// Runs a command as if on a terminal with this many columns.
+    pub(crate) fn run_in_columns(&self, args: &[&str], columns: usize) -> CommandOutput {
+        let mut command = tollgate();
+        command.args(args).env("TOLLGATE_URL", format!("http://{}", self.service.address));
+        finished(command.env("TOLLGATE_KEY", &self.key).env("COLUMNS", columns.to_string()).output().unwrap())
+    }
+
     /// The output of a command that must succeed.
     pub(crate) fn done(&self, args: &[&str]) -> String {
         let ran = self.run(args);

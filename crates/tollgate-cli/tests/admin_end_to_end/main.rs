@@ -10,5 +10,7 @@ mod harness;
 mod items;
 mod keys;
 mod migrate;
+mod operations;
 #[path = "../support/mod.rs"]
 mod support;
+mod width;

@@ -39,7 +39,7 @@ const EVERYTHING: &str = r#"{"rules":[{"name":"i","per":["user"],"limits":[{"req
     "limits":[{"user_id":"l","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}]}"#;
 
 /// One request for every operation, in an order in which each succeeds.
-const REQUESTS: [(&str, &str, &str, u16); 68] = [
+const REQUESTS: [(&str, &str, &str, u16); 70] = [
     ("POST", "/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x"}"#, 200),
     ("POST", "/v1/rate-limit/check", CHECK_BODY, 429),
     (
@@ -96,6 +96,8 @@ const REQUESTS: [(&str, &str, &str, u16); 68] = [
     ("PUT", "/v1/admin/blocks/ip:192.0.2.0/24", "{}", 201),
     ("DELETE", "/v1/admin/blocks/user:z", "", 204),
     ("GET", "/v1/admin/keys", "", 200),
+    ("GET", "/v1/admin/limits?user_id=a&limit=5", "", 200),
+    ("GET", "/v1/admin/limits?limit=0", "", 400),
     ("GET", "/v1/admin/counters?user=a", "", 200),
     ("GET", "/v1/admin/penalties", "", 200),
     ("DELETE", "/v1/admin/penalties/user:nobody", "", 404),
@@ -104,7 +106,7 @@ const REQUESTS: [(&str, &str, &str, u16); 68] = [
     ("POST", "/v1/admin/import?dry_run=true", EVERYTHING, 200),
     ("POST", "/v1/admin/import", EVERYTHING, 200),
     ("GET", "/v1/admin/export?kinds=limits,blocks", "", 200),
-    ("GET", "/v1/admin/audit?newest=true", "", 200),
+    ("GET", "/v1/admin/audit?newest=true&since=2h", "", 200),
     ("GET", "/v1/admin/actions?limit=2", "", 200),
     ("POST", "/v1/admin/reload", "", 200),
     ("POST", "/v1/admin/reload?dry_run=true", "", 400),

@@ -45,13 +45,14 @@ const HOSTILE: [&str; 16] = [
     "\u{202e}",
 ];
 
-const LISTS: [(&str, &[&str]); 6] = [
+const LISTS: [(&str, &[&str]); 7] = [
     ("rules", &["prefix", "action", "enabled", "source"]),
     ("tiers", &["prefix"]),
     ("quotas", &["prefix", "tier"]),
     ("keys", &["prefix", "user_id", "tenant", "tier", "active", "expires_before"]),
     ("blocks", &["prefix", "kind", "active"]),
-    ("audit", &["kind", "by", "subject", "newest"]),
+    ("audit", &["kind", "by", "subject", "newest", "since", "until"]),
+    ("limits", &["user_id"]),
 ];
 
 fn escaped(text: &str) -> String {

@@ -32,7 +32,7 @@ const CHECK: &str = r#"{"user_id":"a","endpoint":"/x"}"#;
 const USER_LIMIT: &str = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}"#;
 
 /// Every route that requires a scope, and the scope.
-const ROUTES: [(&str, &str, &str, &str); 13] = [
+const ROUTES: [(&str, &str, &str, &str); 14] = [
     ("POST", "/v1/rate-limit/check", CHECK, "check"),
     ("POST", "/v1/rate-limit/batch-check", r#"{"checks":[]}"#, "check"),
     ("GET", "/v1/rate-limit/status?user_id=a&endpoint=/x", "", "read"),
@@ -44,6 +44,7 @@ const ROUTES: [(&str, &str, &str, &str); 13] = [
     ("POST", "/v1/rate-limit/reset", CHECK, "reset"),
     ("POST", "/v1/admin/reload", "", "admin"),
     ("GET", "/v1/admin/rules", "", "read"),
+    ("GET", "/v1/admin/limits", "", "read"),
     ("GET", "/v1/admin/penalties", "", "admin"),
     ("DELETE", "/v1/admin/penalties/user:a", "", "admin"),
 ];

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 /// The binary in an environment without settings for it.
 pub fn tollgate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for name in ["TOLLGATE_URL", "TOLLGATE_KEY", "NO_COLOR", "XDG_CONFIG_HOME", "HOME"] {
+    for name in ["TOLLGATE_URL", "TOLLGATE_KEY", "NO_COLOR", "COLUMNS", "XDG_CONFIG_HOME", "HOME"] {
         command.env_remove(name);
     }
     for name in

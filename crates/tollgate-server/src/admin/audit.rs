@@ -3,6 +3,8 @@
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use tollgate::Timestamp;
+use tollgate::config::values::parse_span;
 use tollgate_stores::sql::{AuditEntry, AuditEvent, AuditFilter};
 use utoipa::{IntoParams, ToSchema};
 
@@ -29,6 +31,10 @@ pub(crate) struct AuditQuery {
     by: Option<String>,
     /// Only entries about this item: its name or id, `user:alice` for a block.
     subject: Option<String>,
+    /// Only entries since this time: RFC 3339, or how long ago (`2h`).
+    since: Option<String>,
+    /// Only entries before this time: RFC 3339, or how long ago (`2h`).
+    until: Option<String>,
     /// `true` lists the newest entries first.
     #[param(value_type = Option<bool>)]
     newest: Option<String>,
@@ -82,7 +88,12 @@ pub(crate) async fn audit(call: Call) -> Result<Response, ApiError> {
         check_text(field, text.as_deref())?;
     }
     let newest = parse_flag("newest", query.newest.as_deref())?;
-    let filter = AuditFilter { kind: query.kind, by: query.by, subject: query.subject };
+    let time =
+        |field, text: Option<&str>| text.map(|text| parse_time(field, text, call.app.now())).transpose();
+    let since_micros = time("since", query.since.as_deref())?;
+    let until_micros = time("until", query.until.as_deref())?;
+    let filter =
+        AuditFilter { kind: query.kind, by: query.by, subject: query.subject, since_micros, until_micros };
     let database = change::database(&call)?;
     let entries = if newest {
         database.audit_newest(&filter, after, limit + 1).await
@@ -112,6 +123,16 @@ pub(crate) async fn record(call: &Call, event: AuditEvent) {
         let AuditEvent { action, subject, .. } = event;
         tracing::warn!(request_id, by, action, ?subject, error, "action missing from the audit trail");
     }
+}
+
+/// A time in microseconds since 1970: RFC 3339, or a duration before `now`.
+fn parse_time(field: &'static str, text: &str, now: Timestamp) -> Result<u64, ApiError> {
+    let micros = match text.parse::<jiff::Timestamp>() {
+        Ok(time) => u64::try_from(time.as_microsecond()).ok(),
+        Err(_) => parse_span(text).ok().map(|ago| now.as_micros().saturating_sub(ago.as_micros())),
+    };
+    let reason = "must be a time such as 2027-01-31T12:00:00Z, or how long ago, such as 2h";
+    micros.ok_or_else(|| ApiError::field(Code::InvalidInput, field, reason))
 }
 
 /// The id of an entry: 63 bits, as databases count.

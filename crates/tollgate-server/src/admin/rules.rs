@@ -1,5 +1,7 @@
 //! `/v1/admin/rules`: rules of the database. Rules of the settings file are read-only.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use tollgate::config::read_rule;
@@ -17,6 +19,7 @@ use super::schema::{ConditionsInput, RuleInput};
 use super::view::SourceRevision;
 use crate::config::rule_json;
 use crate::http::Call;
+use crate::http::error::ApiError;
 
 /// A rule as the server reads it, and as it is written.
 #[derive(Default, Serialize, ToSchema)]
@@ -24,6 +27,8 @@ pub(crate) struct RuleView {
     name: String,
     /// Rules with a lower number are evaluated first.
     priority: u32,
+    /// Position in the order of evaluation, from 1; null if the rule is not in force.
+    position: Option<usize>,
     /// Requests that the rule matches.
     #[schema(value_type = ConditionsInput)]
     when: Json,
@@ -95,9 +100,13 @@ impl AdminResource for Rules {
 
     type Input = RuleInput;
     type View = RuleView;
-    type Usage = ();
+    type Usage = Positions;
 
-    fn view(call: &Call, stored: &StoredItem, (): &()) -> Option<RuleView> {
+    async fn usage(call: &Call, _: &[StoredItem]) -> Result<Positions, ApiError> {
+        Ok(Positions::of(&call.app.limiter().rules()))
+    }
+
+    fn view(call: &Call, stored: &StoredItem, positions: &Positions) -> Option<RuleView> {
         let definition = definition(&stored.item);
         let view = match RequestBody::new(definition.clone()).parse(|fields, _| read_rule(fields)) {
             Ok(rule) => RuleView::of(&rule, default_of(call)),
@@ -108,7 +117,8 @@ impl AdminResource for Rules {
                 ..RuleView::default()
             },
         };
-        Some(RuleView { revision: SourceRevision::database(stored), definition, ..view })
+        let position = positions.get(&view.name);
+        Some(RuleView { revision: SourceRevision::database(stored), definition, position, ..view })
     }
 
     fn matches(stored: &StoredItem, filter: &ItemFilter) -> bool {
@@ -119,11 +129,18 @@ impl AdminResource for Rules {
     fn file_items(call: &Call, filter: &ItemFilter, source: Option<&str>) -> Vec<(ItemId, RuleView)> {
         let rules = call.app.config_sync().rules().file_rules();
         let default = default_of(call);
+        let positions = Positions::of(&call.app.limiter().rules());
         let wanted = rules
             .iter()
             .filter(|(rule, from)| source.is_none_or(|source| source == *from) && matches(rule, filter));
         wanted
-            .map(|(rule, from)| (ItemId::Rule(rule.name.to_string()), RuleView::of_file(rule, from, default)))
+            .map(|(rule, from)| {
+                let view = RuleView::of_file(rule, from, default);
+                (
+                    ItemId::Rule(rule.name.to_string()),
+                    RuleView { position: positions.get(&rule.name), ..view },
+                )
+            })
             .collect()
     }
 }
@@ -144,10 +161,27 @@ fn matches(rule: &Rule, filter: &ItemFilter) -> bool {
         && filter.enabled.is_none_or(|enabled| rule.enabled == enabled)
 }
 
-/// A rule of the settings file `rules` as `GET /v1/admin/rules` returns it.
-pub fn rule_view(rule: &Rule, rules: &RuleSet) -> Json {
-    serde_json::to_value(RuleView::of_file(rule, "file", rules.settings().on_store_failure))
-        .unwrap_or_default()
+/// The rules of a settings file as `GET /v1/admin/rules` returns them, in order of evaluation.
+pub fn rule_views(rules: &RuleSet) -> Vec<Json> {
+    let view = |(position, rule): (usize, &Rule)| {
+        let view = RuleView::of_file(rule, "file", rules.settings().on_store_failure);
+        serde_json::to_value(RuleView { position: Some(position), ..view }).unwrap_or_default()
+    };
+    (1..).zip(rules.rules()).map(view).collect()
+}
+
+/// The order of evaluation: the positions of the rules in force, by name.
+#[derive(Default)]
+pub(crate) struct Positions(HashMap<Box<str>, usize>);
+
+impl Positions {
+    fn of(rules: &RuleSet) -> Self {
+        Positions(rules.rules().iter().map(|rule| rule.name.clone()).zip(1..).collect())
+    }
+
+    fn get(&self, rule: &str) -> Option<usize> {
+        self.0.get(rule).copied()
+    }
 }
 
 impl RuleView {

@@ -230,7 +230,7 @@ impl ConfigQuery {
     }
 }
 
-fn answer_of(found: &Override) -> ConfigAnswer<'_> {
+pub(crate) fn answer_of(found: &Override) -> ConfigAnswer<'_> {
     let limit = &found.limit.limit;
     ConfigAnswer {
         user_id: &found.user,

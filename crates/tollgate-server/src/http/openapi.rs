@@ -18,7 +18,7 @@ use crate::admin::keys::Keys;
 use crate::admin::quotas::Quotas;
 use crate::admin::rules::Rules;
 use crate::admin::tiers::Tiers;
-use crate::admin::{self, counters, penalties, reload};
+use crate::admin::{self, counters, limits, penalties, reload};
 use crate::api::{batch_check, check, config, explain, reset, status};
 use crate::auth::Access;
 use crate::auth::scope::Scope;
@@ -41,6 +41,7 @@ use crate::auth::scope::Scope;
         reset::reset,
         admin::key_rotation::rotate,
         admin::key_rotation::revoke,
+        limits::limits,
         admin::audit::audit,
         admin::export::export,
         admin::import::import,

@@ -15,7 +15,7 @@ use crate::admin::keys::Keys;
 use crate::admin::quotas::Quotas;
 use crate::admin::rules::Rules;
 use crate::admin::tiers::Tiers;
-use crate::admin::{self, counters, crud, penalties, reload};
+use crate::admin::{self, counters, crud, limits, penalties, reload};
 use crate::api::{batch_check, check, config, explain, reset, status};
 use crate::auth::Access;
 use crate::auth::scope::Scope;
@@ -143,6 +143,7 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/blocks/{*client}", READ, crud::read::<Blocks>),
     route!(PUT "/v1/admin/blocks/{*client}", CONFIG, crud::put::<Blocks>, body),
     route!(DELETE "/v1/admin/blocks/{*client}", CONFIG, crud::delete::<Blocks>),
+    route!(GET "/v1/admin/limits", READ, limits::limits),
     route!(GET "/v1/admin/audit", ADMIN, admin::audit::audit),
     route!(GET "/v1/admin/actions", ADMIN, admin::audit::audit),
     route!(GET "/v1/admin/export", ADMIN, admin::export::export),

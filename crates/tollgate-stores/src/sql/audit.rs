@@ -63,6 +63,10 @@ pub struct AuditFilter {
     pub by: Option<String>,
     /// Entries about this subject.
     pub subject: Option<String>,
+    /// Entries made at this time or later, in microseconds since 1970 (UTC).
+    pub since_micros: Option<u64>,
+    /// Entries made before this time.
+    pub until_micros: Option<u64>,
 }
 
 /// An entry to be appended.
@@ -159,6 +163,12 @@ impl AuditFilter {
             let Some(value) = value else { continue };
             check_text(field, value, SUBJECT_BYTES_MAX)?;
             query.push(condition).bind(value.as_str());
+        }
+        if let Some(since) = self.since_micros {
+            query.push(" AND at_micros >= ").bind(to_i64(since, "since")?);
+        }
+        if let Some(until) = self.until_micros {
+            query.push(" AND at_micros < ").bind(to_i64(until, "until")?);
         }
         Ok(())
     }

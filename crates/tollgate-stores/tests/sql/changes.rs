@@ -395,7 +395,12 @@ pub(crate) async fn audit_log_is_filtered(empty: TestDatabase) {
     assert_eq!(database.record_event("ops", NOW, &event).await.unwrap(), 3);
     let found = async |kind: Option<&str>, by: Option<&str>, subject: Option<&str>| {
         let owned = |text: Option<&str>| text.map(str::to_owned);
-        let filter = AuditFilter { kind: owned(kind), by: owned(by), subject: owned(subject) };
+        let filter = AuditFilter {
+            kind: owned(kind),
+            by: owned(by),
+            subject: owned(subject),
+            ..AuditFilter::default()
+        };
         let oldest = database.audit(&filter, 0, 10).await.unwrap();
         let mut newest = database.audit_newest(&filter, None, 10).await.unwrap();
         newest.reverse();
@@ -403,6 +408,10 @@ pub(crate) async fn audit_log_is_filtered(empty: TestDatabase) {
         oldest.iter().map(|entry| format!("{} {}", entry.kind, entry.subject)).collect::<Vec<_>>()
     };
     assert_eq!(found(Some("quota"), None, None).await, ["quota alice", "quota bob"]);
+    for (since, until, count) in [(Some(NOW), None, 4), (Some(NOW + 1), None, 0), (None, Some(NOW), 0)] {
+        let filter = AuditFilter { since_micros: since, until_micros: until, ..AuditFilter::default() };
+        assert_eq!(database.audit(&filter, 0, 10).await.unwrap().len(), count, "{since:?} {until:?}");
+    }
     assert_eq!(found(None, Some("ops"), None).await, ["quota bob", "counters user:alice"]);
     assert_eq!(found(None, None, Some("alice")).await, ["quota alice", "rule alice"]);
     assert_eq!(found(Some("quota"), Some("root"), Some("alice")).await, ["quota alice"]);

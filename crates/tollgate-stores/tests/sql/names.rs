@@ -160,6 +160,7 @@ pub(crate) async fn sql_injection_in_values_is_inert(empty: TestDatabase) {
             kind: Some(event.kind.clone()),
             by: Some(text.to_owned()),
             subject: Some(text.to_owned()),
+            ..AuditFilter::default()
         };
         let found = database.audit(&filter, 0, 10).await.unwrap();
         assert_eq!(found.len(), 1, "{text}");

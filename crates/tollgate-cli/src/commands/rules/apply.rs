@@ -72,7 +72,7 @@ pub(super) fn apply(apply: &Apply, client: &Client, output: &Output) -> Result<E
 }
 
 /// Imports all items or none: if the configuration is still at `version`, or as a dry run without one.
-fn import(
+pub(super) fn import(
     imports: &ImportSet,
     prune: bool,
     version: Option<u64>,

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::Value;
-use tollgate_server::rule_view;
+use tollgate_server::rule_views;
 
 use crate::commands::items::Items;
-use crate::commands::list::{Columns, LimitArg};
+use crate::commands::list::{Columns, LimitArg, ListQuery};
 use crate::input::rule_file::RuleFiles;
 use crate::output::format::{joined, text_of};
 use crate::output::rule::{format_action, format_conditions, format_limits, rule_style};
@@ -37,17 +37,17 @@ pub(crate) struct List {
 
 const COLUMNS: Columns = Columns {
     headings: &["PRIORITY", "RULE", "ACTION", "PER", "LAYER", "WHEN", "LIMITS", "SOURCE", "VERSION"],
+    optional: &["VERSION", "LAYER", "SOURCE"],
     row,
 };
 
 /// Lists the rules of files in order of evaluation.
 pub(super) fn list_files(paths: &[PathBuf], output: &Output) -> Result<Exit, CliError> {
     let files = RuleFiles::read(paths)?;
-    let rules: Vec<Value> = files.set.rules().iter().map(|rule| rule_view(rule, &files.set)).collect();
-    Ok(COLUMNS.print("rules", &rules, None, output)?)
+    Ok(COLUMNS.print("rules", &rule_views(&files.set), None, output)?)
 }
 
-/// Lists the rules of a server by name.
+/// Lists the rules of a server in order of evaluation. Rules that are not in force come last.
 pub(super) fn list(list: &List, items: &Items<'_>) -> Result<Exit, CliError> {
     let filters = [
         ("prefix", list.prefix.as_deref()),
@@ -55,7 +55,13 @@ pub(super) fn list(list: &List, items: &Items<'_>) -> Result<Exit, CliError> {
         ("source", list.source.as_deref()),
         ("enabled", list.enabled.map(|enabled| if enabled { "true" } else { "false" })),
     ];
-    items.list(&filters, &list.limit, &COLUMNS)
+    // The server pages by name: the order is known once all rules are there.
+    let query = ListQuery { name: "rules", path: "/v1/admin/rules", filters: &filters, limit: None };
+    let position = |rule: &Value| {
+        let number = |key: &str| rule[key].as_u64().unwrap_or(u64::MAX);
+        (number("position"), number("priority"))
+    };
+    query.print_sorted(items.client, &COLUMNS, position, list.limit.limit, items.output)
 }
 
 fn row(rule: &Value) -> Vec<Cell> {

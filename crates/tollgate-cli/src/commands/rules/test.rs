@@ -26,7 +26,7 @@ pub(super) const HELP: &str = r#"Examples:
 A test file:
   [[tests]]
   name = "free users get two a minute"
-  request = { user = "alice", tier = "free", endpoint = "/api/v1/users", method = "GET" }
+  request = { user = "alice", tier = "free", endpoint = "/users", method = "GET" }
 
   [[tests.steps]]
   repeat = 2
@@ -40,15 +40,17 @@ A test file:
   request = { method = "POST" }
   expect = { allowed = true, remaining = 0 }
 
-A test has a name, a request and steps, and starts with fresh counters. `start` sets its
-clock ("2026-03-29T00:30:00Z"; default 2026-01-01T00:00:00Z). A test with one step may
-hold the keys of the step itself.
-  request  user, tenant, api_key, login, ip, tier, endpoint, method, cost, descriptors
-  step     after (advances the clock), repeat, every (advances it between repetitions),
-           request (overrides fields of the test's request), expect
+A test has a name, a request and steps, and starts with fresh counters. `start`
+sets its clock ("2026-03-29T00:30:00Z"; default 2026-01-01T00:00:00Z). A test
+with one step may hold the keys of the step itself.
+  request  user, tenant, api_key, login, ip, tier, endpoint, method, cost,
+           descriptors
+  step     after (advances the clock), repeat, every (advances it between
+           repetitions), request (overrides fields of the test's), expect
   expect   allowed, decision (admitted, refused, blocked), rule, limit,
            reason (over_limit, cost_exceeds_limit, cooldown);
-           for the last repetition also remaining, delay, retry_after (seconds, or "never")
+           for the last repetition also remaining, delay, retry_after
+           (seconds, or "never")
 
 Exit codes: 0 all passed, 1 a test failed, 2 error."#;
 
