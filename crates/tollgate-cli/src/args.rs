@@ -4,7 +4,9 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::audit::Audit;
 use crate::commands::completions::Completions;
+use crate::commands::doctor::Doctor;
 use crate::commands::explain::ExplainArgs;
+use crate::commands::init::Init;
 use crate::commands::inspect::Inspect;
 use crate::commands::man::Man;
 use crate::commands::migrate::Migrate;
@@ -75,6 +77,10 @@ Examples:
 Flags override the environment (TOLLGATE_SECTION__KEY), which overrides the
 file.")]
     Serve(SettingsFlags),
+    /// Write a commented settings file
+    Init(Init),
+    /// Check the database, Redis, key secret, clocks and versions that a node depends on
+    Doctor(Doctor),
     /// Update the database schema, as `serve` does at startup
     Migrate(Migrate),
     /// Check a request against its limits and count it
@@ -215,13 +221,14 @@ An invalid file changes nothing: the error lists everything wrong in it.")]
     Reload,
     /// Show the audit log (requires a key)
     Audit(Audit),
-    /// Print the effective settings
+    /// Print the effective settings, or their schema
     #[command(
         subcommand,
         after_help = "\
 Examples:
   tollgate config show
-  tollgate config show --config tollgate.toml"
+  tollgate config show --config tollgate.toml
+  tollgate config schema > tollgate.schema.json"
     )]
     Config(config::Command),
     /// Print shell completions

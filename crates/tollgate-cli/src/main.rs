@@ -53,6 +53,8 @@ fn run(
 ) -> Result<Exit, CliError> {
     match command {
         Command::Serve(flags) => commands::serve::run(flags, output),
+        Command::Init(init) => commands::init::run(init, output),
+        Command::Doctor(doctor) => commands::doctor::run(doctor, output),
         Command::Migrate(migrate) => commands::migrate::run(migrate, output),
         Command::Check(request) => commands::check::run(request, &connect()?, output),
         Command::Status(request) => commands::status::run(request, &connect()?, output),

@@ -209,17 +209,14 @@ impl Checker<'_> {
         lookup: KeyLookup,
     ) -> Result<(ApiKey<'r>, Option<&'r str>), CheckError> {
         let accounts = self.rules().accounts();
-        let key = match (self.key_secret, api_keys::id_of(text)) {
-            (Some(secret), Some(id)) => {
-                let verified = api_keys::verify(accounts, secret, text, id, self.now);
-                Some(verified.map_err(|refusal| {
-                    self.metrics.count_refused_key(refusal);
-                    CheckError::ApiKeyRefused(refusal)
-                })?)
-            }
-            (Some(_), None) if lookup == KeyLookup::SecretOrId => accounts.key(text),
-            _ => None,
-        };
+        let found = self.key_secret.and_then(|secret| api_keys::find(accounts, secret, text, self.now));
+        let by_id =
+            || accounts.key(text).filter(|_| self.key_secret.is_some() && lookup == KeyLookup::SecretOrId);
+        let key = found.transpose().map_err(|refusal| {
+            self.metrics.count_refused_key(refusal);
+            CheckError::ApiKeyRefused(refusal)
+        })?;
+        let key = key.or_else(by_id);
         if let Some(key) = key {
             let tenant = key.tenant;
             return Ok((ApiKey::known(key), tenant));

@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod data_dir;
+pub mod doctor;
 pub mod logging;
 pub mod serve;
 mod signals;

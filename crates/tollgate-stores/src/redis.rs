@@ -8,12 +8,14 @@
 //! - [`connection`]: batching connections, circuit breaker, errors
 //! - [`fleet`]: membership, seed, shared configuration, resets, reconciliation, idempotency locks
 //! - [`health`]: failures and warnings for operators
+//! - [`probe`]: a look at the servers without joining the fleet
 
 mod connection;
 mod decide;
 mod fleet;
 mod health;
 mod lease;
+mod probe;
 mod script;
 mod settings;
 mod topology;
@@ -33,6 +35,7 @@ pub use self::connection::server::ServerStats;
 pub use self::fleet::Fleet;
 pub use self::fleet::idempotency::{IdempotencyLock, IdempotencyLocks};
 pub use self::health::server_info::ServerInfo;
+pub use self::probe::{ServerProbe, ServerReport, probe};
 pub use self::settings::{Address, Login, RedisSettings, Secret, Tls, Topology, VIRTUAL_NODES_DEFAULT};
 pub use self::url::{ServerUrl, UrlError};
 

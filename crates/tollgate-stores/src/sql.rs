@@ -218,6 +218,14 @@ impl Database {
         key_secret::check(&self.pool, fingerprint).await
     }
 
+    /// Compares a fingerprint with the stored one, and stores nothing. `None` if none is stored.
+    pub async fn compare_key_secret(
+        &self,
+        fingerprint: &[u8; 32],
+    ) -> Result<Option<KeySecretCheck>, DatabaseError> {
+        key_secret::compare(&self.pool, fingerprint).await
+    }
+
     /// Adds a batch to the totals in one transaction. Returns false if it was added before. Skips users without a quota and
     /// deleted keys. Requests of a day before a user's last one count only for the month, and only if it is still the current one.
     ///

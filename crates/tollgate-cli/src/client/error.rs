@@ -69,6 +69,18 @@ impl ClientError {
     }
 }
 
+impl ApiError {
+    /// The code of the error.
+    pub(crate) fn code(&self) -> &str {
+        self.body["error"]["code"].as_str().unwrap_or_default()
+    }
+
+    /// The message of the error.
+    pub(crate) fn message(&self) -> &str {
+        self.body["error"]["message"].as_str().unwrap_or_default()
+    }
+}
+
 /// An error envelope.
 #[derive(Debug)]
 pub(crate) struct ApiError {

@@ -1,6 +1,7 @@
-//! `tollgate config`: the effective settings.
+//! `tollgate config`: the effective settings and their schema.
 
 use clap::Subcommand;
+use tollgate_server::config::settings::schema;
 
 use super::serve::SettingsFlags;
 use crate::output::toml;
@@ -35,10 +36,22 @@ Examples:
 The output includes defaults of settings, and expands short forms to full rules.
 With --json it has the same sections and keys as the file.")]
     Show(SettingsFlags),
+    /// Print the JSON Schema of the settings file, for editors
+    #[command(after_help = "\
+Examples:
+  tollgate config schema > tollgate.schema.json
+
+An editor with TOML support applies it to a file whose first line is
+  #:schema ./tollgate.schema.json
+`tollgate init` writes both files.")]
+    Schema,
 }
 
 pub(crate) fn run(command: &Command, output: &Output) -> Result<Exit, CliError> {
-    let Command::Show(flags) = command;
+    let Command::Show(flags) = command else {
+        output.text(schema())?;
+        return Ok(Exit::Ok);
+    };
     let settings = flags.load()?.to_json();
     Ok(output.result(|| settings.clone(), || toml::document(&settings, &SECTIONS))?)
 }

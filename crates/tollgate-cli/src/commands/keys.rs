@@ -2,6 +2,8 @@
 //!
 //! A new key is printed alone on standard output, so that a script can capture it. Everything else goes to standard error.
 
+mod import;
+
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -31,6 +33,22 @@ Examples:
 A key with scopes can call the API. A key without scopes only identifies a
 client.")]
     Create(Box<Create>),
+    /// Import keys of another system, or their SHA-256 hashes
+    #[command(after_help = "\
+Examples:
+  tollgate keys import keys.jsonl
+  tollgate keys import keys.jsonl --dry-run
+  psql -At -c \"SELECT json_build_object('name', name, 'key_sha256', hash,
+    'user_id', user_id) FROM api_keys\" | tollgate keys import -
+
+Each line is a JSON object with name, key or key_sha256, and the fields of
+POST /v1/admin/keys:
+  {\"name\": \"shop\", \"key\": \"sk_live_51Hx0000000\", \"user_id\": \"alice\"}
+Keys are hashed before they are sent. Keys that were imported before are
+skipped, so an interrupted import can be run again.
+
+Exit codes: 0 imported, 2 some lines are invalid; the others are imported.")]
+    Import(import::Import),
     /// List keys
     #[command(after_help = "\
 Examples:
@@ -226,6 +244,7 @@ pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result
             let response = items.create(&**create, &create.dry)?;
             print_new_key(&items, &response, "created", None, create.quiet, &create.dry)
         }
+        Command::Import(import) => import::run(import, &items),
         Command::List { user, tenant, tier, active, expires_before, limit } => {
             let filters = [
                 ("user_id", user.as_deref()),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use tollgate_server::config::settings::{Flags, Settings, environment};
 use tollgate_stores::sql::{Database, Engine, Migration, SqlSettings};
@@ -18,13 +18,21 @@ Examples:
   tollgate migrate --dry-run
   tollgate migrate --config tollgate.toml
   TOLLGATE_DATABASE__URL=postgres://db.internal/tollgate tollgate migrate
+  tollgate migrate --print --engine postgres > schema.sql
 
 `serve` does the same at startup. Several may run at once: one migrates, the
-others wait.")]
+others wait. --print is for databases whose schema only an administrator may
+change: run its output there, in one session.")]
 pub(crate) struct Migrate {
     /// Print the pending steps without applying them
     #[arg(long)]
     dry_run: bool,
+    /// Print the SQL of all migrations, without connecting to a database
+    #[arg(long, conflicts_with = "dry_run")]
+    print: bool,
+    /// Engine of the SQL to print; by default that of the configured database
+    #[arg(long, requires = "print")]
+    engine: Option<EngineName>,
     /// Settings file
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     config: Option<PathBuf>,
@@ -33,11 +41,35 @@ pub(crate) struct Migrate {
     data_dir: Option<PathBuf>,
 }
 
+#[derive(Copy, Clone, ValueEnum)]
+enum EngineName {
+    Sqlite,
+    Postgres,
+    /// Also for MariaDB
+    Mysql,
+}
+
+impl From<EngineName> for Engine {
+    fn from(name: EngineName) -> Self {
+        match name {
+            EngineName::Sqlite => Engine::Sqlite,
+            EngineName::Postgres => Engine::Postgres,
+            EngineName::Mysql => Engine::MySql,
+        }
+    }
+}
+
 pub(crate) fn run(migrate: &Migrate, output: &Output) -> Result<Exit, CliError> {
-    let Migrate { dry_run, config, data_dir } = migrate;
+    let Migrate { dry_run, print: print_sql, engine, config, data_dir } = migrate;
+    if let Some(engine) = engine {
+        return print_script((*engine).into(), output);
+    }
     let flags = Flags { config: config.clone(), data_dir: data_dir.clone(), ..Flags::default() };
     let settings = Settings::load(&flags, environment())?;
     let sql = settings.database.sql(&settings.data_dir);
+    if *print_sql {
+        return print_script(sql.engine(), output);
+    }
     // A dry run must not create the file.
     if *dry_run && is_missing(&sql) {
         return print(&sql, "pending", None, output);
@@ -54,6 +86,25 @@ pub(crate) fn run(migrate: &Migrate, output: &Output) -> Result<Exit, CliError> 
         steps
     })?;
     print(&sql, if *dry_run { "pending" } else { "applied" }, Some(&steps), output)
+}
+
+/// Prints a script that has the effect of `migrate` on an empty database.
+fn print_script(engine: Engine, output: &Output) -> Result<Exit, CliError> {
+    let migrations = Migration::all();
+    let json = || {
+        let migration = |each: &Migration| json!({ "number": each.number, "name": each.name, "sql": each.sql(engine), "journal": each.journal_entry(engine) });
+        json!({ "journal_table": Migration::journal_table(), "migrations": migrations.iter().map(migration).collect::<Vec<_>>() })
+    };
+    let text = || {
+        let migration = |each: &Migration| {
+            let (number, name) = (each.number, each.name);
+            let (sql, journal) = (each.sql(engine).trim_end(), each.journal_entry(engine));
+            format!("\n-- Migration {number}: {name}\n\n{sql}\n\n{journal}\n")
+        };
+        let scripts: String = migrations.iter().map(migration).collect();
+        format!("{};\n{scripts}", Migration::journal_table())
+    };
+    Ok(output.result(json, text)?)
 }
 
 /// Whether the database is a file that does not exist yet.

@@ -4,6 +4,7 @@ use std::fs;
 
 use crate::cli_runner::CliRunner;
 use crate::harness::{Service, wait_for};
+use crate::support::Files;
 
 /// Whether a key can read the rules.
 fn reads(service: &Service, key: &str) -> bool {
@@ -89,5 +90,54 @@ fn secret_is_shown_once_and_stored_nowhere() {
         let path = entry.unwrap().path();
         let bytes = fs::read(&path).unwrap();
         assert!(!bytes.windows(secret.len()).any(|window| window == secret.as_bytes()), "{path:?}");
+    }
+}
+
+#[test]
+fn imported_keys_are_verified_until_revoked() {
+    const TEXT: &str = "sk_live_51HxCanary0123456789";
+    const HASHED: &str = "sk_live_51HxHashed9876543210";
+    let service = Service::with_config("default_limit = 1000");
+    let cli = CliRunner::of(&service);
+    let hash = "611b5a36a2b0792eda3c9ea5a15129f30c74d043ec1aadc9c9bae9849049302a"; // of HASHED
+    let lines = [
+        format!(r#"{{"name": "text", "key": "{TEXT}", "user_id": "alice", "requests_per_day": 1}}"#),
+        format!(r#"{{"name": "hash", "key_sha256": "{hash}", "scopes": ["read"]}}"#),
+        r#"{"name": "wrong", "key_sha256": "abc"}"#.to_owned(),
+    ];
+    let files = Files::new(&[("keys.jsonl", &lines.join("\n"))]);
+    let import = ["keys", "import", &files.path("keys.jsonl"), "--json"];
+    let ran = cli.run(&import);
+    assert_eq!(ran.code, 2, "{}", ran.stderr);
+    assert_eq!(
+        (&ran.json()["imported"], &ran.json()["failed"][0]["line"]),
+        (&2.into(), &3.into()),
+        "{}",
+        ran.stdout
+    );
+    let again = cli.run(&import).json();
+    assert_eq!((&again["imported"], &again["existing"]), (&0.into(), &2.into()));
+    let check = ["check", "--api-key", TEXT, "--endpoint", "/a", "--json"];
+    wait_for("the limit of the imported key", || (cli.run(&check).code == 1).then_some(()));
+    wait_for("the hashed key to be a caller", || reads(&service, HASHED).then_some(()));
+    let listed = cli.json(&["keys", "list", "--user", "alice"]);
+    let id = listed["keys"][0]["id"].as_str().unwrap();
+    cli.done(&["keys", "revoke", id, "--yes"]);
+    wait_for("the key to be revoked", || cli.run(&check).stdout.contains("api_key_revoked").then_some(()));
+    for shown in [service.log(), cli.done(&["audit", "--json"]), cli.done(&["keys", "list", "--json"])] {
+        assert!(!shown.contains(TEXT) && !shown.contains(HASHED) && !shown.contains(hash));
+    }
+}
+
+#[test]
+fn imported_keys_must_be_hard_to_guess() {
+    let service = Service::with_config("default_limit = 1000");
+    let cli = CliRunner::of(&service);
+    let own = cli.done(&["keys", "create", "own", "--quiet"]);
+    for (key, reason) in [("short", "at least 16"), (own.trim_end(), "must not contain an API key")] {
+        let files = Files::new(&[("keys.jsonl", &format!(r#"{{"name": "x", "key": "{key}"}}"#))]);
+        let ran = cli.run(&["keys", "import", &files.path("keys.jsonl")]);
+        assert!(ran.code == 2 && ran.stdout.contains(reason), "{}{}", ran.stdout, ran.stderr);
+        assert!(!ran.stdout.contains(key));
     }
 }

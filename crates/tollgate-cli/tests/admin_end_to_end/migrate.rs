@@ -75,3 +75,32 @@ fn concurrent_migrations_run_once() {
         assert_eq!(migrate(&["--dry-run"])["pending"], json!([]));
     }
 }
+
+/// The printed script has the effect of `migrate`: afterwards nothing is pending.
+#[test]
+fn printed_sql_creates_the_whole_schema() {
+    let (postgres, mariadb) = (PostgresServer::start(), MariaDbServer::start());
+    let script = |engine: &str| {
+        let printed = run(&["migrate", "--print", "--engine", engine]);
+        assert_eq!(printed.code, 0, "{}", printed.stderr);
+        printed.stdout
+    };
+    let name = |url: &str| url.rsplit('/').next().unwrap().to_owned();
+    let (on_postgres, on_mariadb) = (postgres.create_database(), mariadb.create_database());
+    postgres.execute(&name(&on_postgres), &script("postgres"));
+    mariadb.execute(&name(&on_mariadb), &script("mysql"));
+    let files = Files::new(&[("schema.sql", &script("sqlite"))]);
+    let on_sqlite = format!("sqlite://{}", files.path("tollgate.db"));
+    let python = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).executescript(open(sys.argv[2]).read())";
+    let made = std::process::Command::new("python3")
+        .args(["-c", python, &files.path("tollgate.db"), &files.path("schema.sql")])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    for url in [on_postgres, on_mariadb, on_sqlite] {
+        let mut command = tollgate();
+        command.args(["migrate", "--dry-run", "--json"]).env("TOLLGATE_DATABASE__URL", &url);
+        let ran = finished(command.output().unwrap());
+        assert_eq!((ran.code, ran.json()["pending"].clone()), (0, json!([])), "{}", ran.stderr);
+    }
+}

@@ -1,6 +1,7 @@
 //! `/v1/admin/keys`: API keys. A secret is shown once, when the key is created or rotated.
 //!
-//! Ids and secrets are generated, so `POST` and `PUT` have handlers of their own. `PUT` changes an existing key only.
+//! Ids and secrets are generated, so `POST` and `PUT` have handlers of their own. `PUT` changes an existing key only. `POST` can
+//! also import a key of another system.
 
 use std::collections::HashMap;
 
@@ -75,6 +76,12 @@ pub(crate) struct KeyInput {
     properties: KeyProperties,
     /// Expiry from now: `"90d"`.
     expires_in: Option<String>,
+    /// `POST` only: a key of another system, 16 to 256 characters, to be imported instead of generating one.
+    #[schema(min_length = 16, max_length = 256, pattern = "^[!-~]+$")]
+    key: Option<String>,
+    /// `POST` only: the SHA-256 of such a key, as 64 hexadecimal digits.
+    #[schema(pattern = "^[0-9A-Fa-f]{64}$")]
+    key_sha256: Option<String>,
 }
 
 /// An API key.
@@ -122,10 +129,11 @@ impl AdminResource for Keys {
     const OPERATIONS: Operations = Operations {
         noun: "key",
         id: "Id of the key, not the key itself.",
-        create: "Creates a key. The response is the only one that contains it.",
+        create: "Creates a key, and returns it: no other response contains it. With `key` or `key_sha256`, imports a key of \
+                 another system.",
         put: "Replaces the properties of a key. Its secret and a revocation remain.",
         delete: "Deletes a key and its usage totals. The audit trail keeps its history.",
-        create_conflict: "`auth.key_secret` of this node differs from that of the other nodes.",
+        create_conflict: "The key was imported before, or `auth.key_secret` of this node differs from that of the other nodes.",
         put_creates: false,
     };
 
@@ -178,7 +186,13 @@ fn status(key: &KeyItem, now: u64) -> &'static str {
 /// `POST /v1/admin/keys`
 pub(crate) async fn create(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = RequestBody::read(&call, body).await?;
-    let fields = body.parse(|fields, _| parse::key(fields, call.app.now(), true))?;
+    let (fields, existing) = body.parse(|fields, _| {
+        let existing = parse::existing_key(fields);
+        Some((parse::key(fields, call.app.now(), true)?, existing))
+    })?;
+    if let Some(sha256) = existing {
+        return import(&call, fields, &sha256).await;
+    }
     let config_sync = call.app.config_sync();
     let secret = config_sync.new_key()?;
     let key = KeyItem {
@@ -194,6 +208,24 @@ pub(crate) async fn create(call: Call, body: Incoming) -> Result<Response, ApiEr
     // Two ids of 80 random bits do not collide in practice; if they do, nothing is created.
     let applied = change::apply(&call, &[edit], change::version_differs).await?;
     secret_response(&call, &applied, secret.id(), secret.reveal(), StatusCode::CREATED).await
+}
+
+/// Creates the account of a key of another system. The response does not repeat the key.
+async fn import(call: &Call, fields: KeyItem, sha256: &[u8; 32]) -> Result<Response, ApiError> {
+    let imported = call.app.config_sync().import_key(sha256)?;
+    let id = ItemId::Key(imported.id.clone());
+    let key = KeyItem { id: imported.id, hash: imported.verifier, ..fields };
+    let write = ItemWrite::Put(change::normalized(call, Item::Key(key))?);
+    let edit = ItemEdit { write, precondition: Precondition::Absent };
+    if dry_run::parse(call)? {
+        return dry_run::respond(call, &[edit], already_imported).await;
+    }
+    let applied = change::apply(call, &[edit], already_imported).await?;
+    crud::written::<Keys>(call, &applied, &id, StatusCode::CREATED).await
+}
+
+fn already_imported(id: &ItemId, _: Option<u64>) -> ApiError {
+    ApiError::new(Code::Conflict, format!("this key was imported before, as key {:?}", id.to_string()))
 }
 
 /// `PUT /v1/admin/keys/{id}`

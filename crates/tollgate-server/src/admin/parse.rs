@@ -1,5 +1,7 @@
 //! Parsers of items. Rules and tiers are parsed as in the settings file.
 
+use std::ops::RangeInclusive;
+
 use serde_json::{Map, Value as Json};
 use tollgate::accounts::{AccountError, AccountLimits};
 use tollgate::config::values::{integer, parse_span, text};
@@ -10,6 +12,7 @@ use tollgate_stores::sql::{
     BlockItem, BlockKind, Item, KeyItem, QuotaItem, RuleItem, TierItem, UserEndpointLimit,
 };
 
+use crate::auth::api_keys;
 use crate::auth::scope::Scope;
 use crate::check::error::CheckError;
 use crate::check::parse::{parse_limit, parse_one_endpoint, parse_strategy};
@@ -17,6 +20,10 @@ use crate::config::rule_json;
 
 /// The longest reason or description.
 const TEXT_BYTES_MAX: usize = 1_024;
+
+/// Shorter keys can be guessed; longer ones are not accepted in a check.
+const IMPORTED_KEY_BYTES: RangeInclusive<usize> = 16..=ID_BYTES_MAX;
+const INVALID_IMPORTED_KEY: &str = "must be 16 to 256 printable ASCII characters without spaces";
 
 /// Names of rules that are made from tiers start with this.
 pub(crate) const TIER_RULE_PREFIX: &str = "tier:";
@@ -92,8 +99,11 @@ pub(crate) fn quota(fields: &mut TableReader<'_, '_>, _: &Map<String, Json>, _: 
 /// The properties of a key, without id and secret. A new key must not have expired already.
 pub(crate) fn key(fields: &mut TableReader<'_, '_>, now: Timestamp, is_new: bool) -> Option<KeyItem> {
     reject_read_only(fields, &REVISION_FIELDS);
-    reject_read_only(fields, &["id", "key", "status", "revoked_at", "revoked_by", "previous_until"]);
+    reject_read_only(fields, &["id", "status", "revoked_at", "revoked_by", "previous_until"]);
     reject_read_only(fields, &["last_used_at", "requests_total"]);
+    if !is_new {
+        reject_read_only(fields, &["key", "key_sha256"]);
+    }
     let name = fields.require("name", id);
     let (user, tenant) = (fields.read("user_id", id), fields.read("tenant", id));
     let tier = fields.read("tier", id);
@@ -104,6 +114,28 @@ pub(crate) fn key(fields: &mut TableReader<'_, '_>, now: Timestamp, is_new: bool
     names.retain(|name| scopes.iter().any(|scope| scope.as_str() == *name));
     let scopes = names.into_iter().map(str::to_owned).collect();
     Some(KeyItem { name: name?, user, tenant, tier, scopes, limits, expires_at_micros, ..KeyItem::default() })
+}
+
+/// The SHA-256 of a key that exists already, to be imported: `key` or `key_sha256`. Messages never repeat the key.
+pub(crate) fn existing_key(fields: &mut TableReader<'_, '_>) -> Option<[u8; 32]> {
+    if fields.has("key") && fields.has("key_sha256") {
+        fields.report("key_sha256", "cannot be combined with key".to_owned());
+    }
+    let from_text = fields.read("key", |value| {
+        let key = text(value)?;
+        if api_keys::contains_key(&key) {
+            return Err(
+                "has the form of a key of this service; such keys are created, not imported".to_owned()
+            );
+        }
+        let is_valid =
+            IMPORTED_KEY_BYTES.contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_valid { Ok(api_keys::sha256_of(&key)) } else { Err(INVALID_IMPORTED_KEY.to_owned()) }
+    });
+    let sha256 = |value: &Value| {
+        api_keys::parse_sha256(&text(value)?).ok_or_else(|| api_keys::INVALID_SHA256.to_owned())
+    };
+    from_text.or_else(|| fields.read("key_sha256", sha256))
 }
 
 fn scope(value: &Value) -> Result<Scope, String> {

@@ -3,6 +3,8 @@
 //! A key is `tg_<id>_<secret>`. The id is public; the secret is 32 random bytes, shown once. Stored is the HMAC-SHA-256 of the
 //! whole key under `auth.key_secret`, so a copy of the database allows neither using a key nor testing a guess. A random secret of
 //! that length needs no slow hash.
+//!
+//! Keys of another system can be imported, as text or as SHA-256. Their id is derived from the stored hash, because the text has none.
 
 use std::fmt;
 use std::io;
@@ -10,7 +12,7 @@ use std::io;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 use tollgate::Timestamp;
 use tollgate::accounts::{Accounts, Key};
@@ -43,6 +45,13 @@ impl KeySecret {
     pub(crate) fn fingerprint(&self) -> Verifier {
         // No API key starts with NUL.
         self.digest(b"\0fingerprint")
+    }
+
+    /// What is stored of an imported key with this SHA-256.
+    fn imported_verifier(&self, sha256: &[u8; 32]) -> Verifier {
+        // No API key starts with NUL.
+        let keyed = self.0.clone().chain_update(b"\0imported").chain_update(sha256);
+        keyed.finalize().into_bytes().into()
     }
 
     fn digest(&self, text: &[u8]) -> Verifier {
@@ -145,6 +154,60 @@ pub(crate) fn random_secret() -> io::Result<String> {
     Ok(URL_SAFE_NO_PAD.encode(random))
 }
 
+/// A key of another system.
+pub(crate) struct ImportedKey {
+    pub(crate) id: String,
+    pub(crate) verifier: Verifier,
+}
+
+impl ImportedKey {
+    /// The id consists of bits of the verifier: it reveals nothing about the key.
+    pub(crate) fn new(secret: &KeySecret, sha256: &[u8; 32]) -> Self {
+        let verifier = secret.imported_verifier(sha256);
+        let bits = verifier.iter().take(ID_CHARACTERS);
+        let id = bits.map(|byte| char::from(ID_ALPHABET[usize::from(byte & 31)])).collect();
+        ImportedKey { id, verifier }
+    }
+}
+
+/// The SHA-256 of a key.
+pub(crate) fn sha256_of(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+/// What [`parse_sha256`] expects.
+pub(crate) const INVALID_SHA256: &str = "must be the SHA-256 of the key as 64 hexadecimal digits";
+
+/// Parses a SHA-256 in hexadecimal.
+pub(crate) fn parse_sha256(text: &str) -> Option<[u8; 32]> {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut hash = [0; 32];
+    for (byte, digits) in hash.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(hash)
+}
+
+/// The account of a presented key: one of this service, or an imported one. `None` if the text is neither.
+pub(crate) fn find<'a>(
+    accounts: &'a Accounts,
+    secret: &KeySecret,
+    text: &str,
+    now: Timestamp,
+) -> Option<Result<Key<'a>, KeyRefusal>> {
+    if let Some(id) = id_of(text) {
+        return Some(verify(accounts, secret, text, id, now));
+    }
+    if accounts.keys() == 0 {
+        return None;
+    }
+    let presented = ImportedKey::new(secret, &sha256_of(text));
+    let key = accounts.key(&presented.id)?;
+    bool::from(fits(&presented.verifier, &key, now)).then(|| require_valid(key, now))
+}
+
 /// Why a key is refused.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeyRefusal {
@@ -190,16 +253,20 @@ pub(crate) fn verify<'a>(
     id: &str,
     now: Timestamp,
 ) -> Result<Key<'a>, KeyRefusal> {
-    const NO_PREVIOUS: Verifier = [0; 32];
     let presented = secret.verifier(text);
     let (key, is_known) = accounts.key_or_decoy(id);
-    let previous = key.previous_verifier(now).unwrap_or(&NO_PREVIOUS);
-    let fits = presented.ct_eq(&key.verifier) | presented.ct_eq(previous);
-    if bool::from(fits & Choice::from(u8::from(is_known))) {
+    if bool::from(fits(&presented, &key, now) & Choice::from(u8::from(is_known))) {
         require_valid(key, now)
     } else {
         Err(KeyRefusal::Unknown)
     }
+}
+
+/// Compares with the secret of a key and the one before, in constant time.
+fn fits(presented: &Verifier, key: &Key<'_>, now: Timestamp) -> Choice {
+    const NO_PREVIOUS: Verifier = [0; 32];
+    let previous = key.previous_verifier(now).unwrap_or(&NO_PREVIOUS);
+    presented.ct_eq(&key.verifier) | presented.ct_eq(previous)
 }
 
 fn require_valid(key: Key<'_>, now: Timestamp) -> Result<Key<'_>, KeyRefusal> {

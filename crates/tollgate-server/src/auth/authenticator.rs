@@ -171,15 +171,17 @@ impl Authenticator {
                 found = Ok(Caller { name: caller.name.clone(), tenant: None, scopes: caller.scopes });
             }
         }
-        let Some(id) = api_keys::id_of(key) else { return found };
+        if found.is_ok() {
+            return found;
+        }
         let rules = parts.limiter.rules();
-        match api_keys::verify(rules.accounts(), parts.config_sync.secret(), key, id, now) {
-            Ok(key) => {
+        match api_keys::find(rules.accounts(), parts.config_sync.secret(), key, now) {
+            Some(Ok(key)) => {
                 parts.limiter.records().usage.note_key(key.id, false, now);
                 Ok(Caller::with_key(&key))
             }
-            Err(KeyRefusal::Unknown) => found,
-            Err(refusal) => Err(refusal),
+            Some(Err(refusal)) => Err(refusal),
+            None => found,
         }
     }
 }

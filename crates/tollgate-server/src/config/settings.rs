@@ -11,6 +11,7 @@ mod file;
 mod hosts;
 mod read;
 mod redis;
+mod schema;
 mod short_names;
 mod to_json;
 
@@ -34,6 +35,7 @@ pub(crate) use self::file::FileStamp;
 use self::file::read_file;
 pub use self::file::read_text;
 pub use self::redis::TlsFiles;
+pub use self::schema::schema;
 use crate::auth::scope::Scopes;
 
 /// All settings, validated.

@@ -40,7 +40,7 @@ use self::rule_sources::RuleSources;
 pub(crate) use self::task::run;
 pub(crate) use self::usage::{close, flush_usage};
 use crate::ServiceLimiter;
-use crate::auth::api_keys::{KeySecret, NewKey};
+use crate::auth::api_keys::{ImportedKey, KeySecret, NewKey};
 use crate::config::settings::{CounterSettings, Settings};
 use crate::records::usage::Flusher;
 use crate::runtime::clock::Clock;
@@ -239,6 +239,15 @@ impl ConfigSync {
     pub(crate) fn new_key(&self) -> Result<NewKey, SyncError> {
         self.require_same_secret()?;
         NewKey::random().map_err(|_| SyncError::NoRandomness)
+    }
+
+    /// The account of a key of another system with this SHA-256.
+    ///
+    /// # Errors
+    /// When other nodes would not accept the key.
+    pub(crate) fn import_key(&self, sha256: &[u8; 32]) -> Result<ImportedKey, SyncError> {
+        self.require_same_secret()?;
+        Ok(ImportedKey::new(&self.secret, sha256))
     }
 
     /// Creates a new secret for an existing API key.

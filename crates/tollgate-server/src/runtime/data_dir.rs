@@ -107,6 +107,15 @@ pub(crate) struct DataDir {
     status: Arc<PersistenceStatus>,
 }
 
+/// The secret in a data directory that another process may be using; `None` if there is none yet.
+pub(crate) fn read_key_secret(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path.join(KEY_SECRET)) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The admin key.
 #[derive(Debug)]
 pub(crate) struct AdminKey {

@@ -23,6 +23,7 @@ use tollgate::Seed;
 use tollgate::counters::StoreError;
 
 use self::membership::{Membership, MembershipGrace};
+pub(crate) use self::membership::{list_nodes, version_of};
 use self::resets::Resets;
 use self::seed::SeedAgreement;
 use self::shared_config::SharedConfig;

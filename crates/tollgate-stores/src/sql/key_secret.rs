@@ -25,7 +25,22 @@ pub(super) async fn check(pool: &Pool, fingerprint: &[u8; 32]) -> Result<KeySecr
         return Ok(KeySecretCheck::Matches);
     };
     transaction.rollback().await?;
-    Ok(if stored == fingerprint { KeySecretCheck::Matches } else { KeySecretCheck::Differs })
+    Ok(compared(&stored, fingerprint))
+}
+
+/// Compares without storing anything; `None` if no node has stored a fingerprint.
+pub(super) async fn compare(
+    pool: &Pool,
+    fingerprint: &[u8; 32],
+) -> Result<Option<KeySecretCheck>, DatabaseError> {
+    let mut transaction = pool.begin_snapshot().await?;
+    let stored = stored_fingerprint(&mut transaction).await?;
+    transaction.rollback().await?;
+    Ok(stored.map(|stored| compared(&stored, fingerprint)))
+}
+
+fn compared(stored: &[u8], fingerprint: &[u8; 32]) -> KeySecretCheck {
+    if stored == fingerprint { KeySecretCheck::Matches } else { KeySecretCheck::Differs }
 }
 
 async fn stored_fingerprint(transaction: &mut Transaction) -> Result<Option<Vec<u8>>, DatabaseError> {

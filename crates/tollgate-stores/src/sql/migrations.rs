@@ -27,6 +27,40 @@ pub struct Migration {
     mysql: &'static str,
 }
 
+impl Migration {
+    /// All migrations, in order.
+    pub fn all() -> &'static [Migration] {
+        &MIGRATIONS
+    }
+
+    /// The SQL of the migration.
+    pub fn sql(&self, engine: Engine) -> &'static str {
+        match engine {
+            Engine::Sqlite => self.sqlite,
+            Engine::Postgres => self.postgres,
+            Engine::MySql => self.mysql,
+        }
+    }
+
+    /// The statement that records the migration as applied, with the time of the database.
+    pub fn journal_entry(&self, engine: Engine) -> String {
+        let now = match engine {
+            Engine::Sqlite => "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
+            Engine::Postgres => "CAST(EXTRACT(EPOCH FROM now()) * 1000000 AS BIGINT)",
+            Engine::MySql => "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
+        };
+        let Migration { number, name, .. } = self;
+        format!(
+            "INSERT INTO tollgate_migrations (number, name, applied_at_micros) VALUES ({number}, '{name}', {now});"
+        )
+    }
+
+    /// The statement that creates the table of applied migrations.
+    pub fn journal_table() -> &'static str {
+        CREATE_JOURNAL
+    }
+}
+
 macro_rules! migration {
     ($number:literal, $name:literal, $file:literal) => {
         Migration {
@@ -91,12 +125,7 @@ async fn apply_pending(mut transaction: Transaction) -> Result<Vec<Migration>, D
     let pending = missing(&mut transaction).await?;
     for migration in &pending {
         let Migration { number, name, .. } = *migration;
-        let script = match transaction.engine() {
-            Engine::Sqlite => migration.sqlite,
-            Engine::Postgres => migration.postgres,
-            Engine::MySql => migration.mysql,
-        };
-        let applied = transaction.execute_script(script).await;
+        let applied = transaction.execute_script(migration.sql(transaction.engine())).await;
         applied.map_err(|cause| DatabaseError::Migration { number, name, cause })?;
         let values = [to_i64(number, "number")?.into(), name.into(), now_micros().into()];
         let insert = "INSERT INTO tollgate_migrations (number, name, applied_at_micros) VALUES (?, ?, ?)";

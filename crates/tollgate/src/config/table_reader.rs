@@ -243,7 +243,7 @@ fn hint(key: &str) -> Option<&'static str> {
         "refill_rate" => "a bucket refills its limit in each window; leave it out",
         "is_blocked" | "block_reason" | "blocked_until" => "block a user with `tollgate users block`",
         "key_name" => "write name",
-        "api_key_hash" => "only keys that tollgate generates can be verified; create a new one",
+        "api_key_hash" => "write key_sha256, the SHA-256 of the key, or key",
         "is_active" => "revoke the key to end it, or block api_key:<id> to suspend it",
         "trusted_proxy_depth" => "addresses are not read from headers; send the client's ip with each check",
         "redis_pool_size" => "connections to Redis are shared; set counters.connections if one is not enough",

@@ -22,6 +22,7 @@ use super::{
     AuthSettings, Caller, CounterSettings, KeySecretSettings, LogFormat, LogSettings, RedisCounterSettings,
     ServerSettings, Settings, Source, callers, database, hosts, listen_default, redis,
 };
+use crate::auth::api_keys;
 use crate::auth::scope::{Scope, Scopes};
 
 const CONNECTIONS_MAX: usize = 1_000_000;
@@ -302,17 +303,7 @@ fn caller_name(value: &Value) -> Result<Box<str>, String> {
 
 /// The message never quotes the text: it may be the key itself, put here by mistake.
 fn sha256(value: &Value) -> Result<[u8; 32], String> {
-    let invalid = || "must be the SHA-256 of the key as 64 hexadecimal digits".to_owned();
-    let text = text(value)?;
-    let mut hash = [0; 32];
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(invalid());
-    }
-    for (byte, digits) in hash.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        let digits = std::str::from_utf8(digits).map_err(|_| invalid())?;
-        *byte = u8::from_str_radix(digits, 16).map_err(|_| invalid())?;
-    }
-    Ok(hash)
+    api_keys::parse_sha256(&text(value)?).ok_or_else(|| api_keys::INVALID_SHA256.to_owned())
 }
 
 fn scope(value: &Value) -> Result<Scope, String> {

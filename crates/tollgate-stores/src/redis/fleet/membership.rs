@@ -14,16 +14,18 @@ use crate::redis::topology::ShardMap;
 /// A node without heartbeat for this long is gone.
 const GONE_AFTER: Duration = Duration::from_secs(5);
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// The registration of this node.
 pub(super) struct Membership {
     shards: Arc<ShardMap>,
-    /// Random, chosen at start.
+    /// Random, chosen at start; followed by the version of tollgate.
     id: String,
 }
 
 impl Membership {
     pub(super) fn new(shards: Arc<ShardMap>) -> Self {
-        Membership { shards, id: format!("{:016x}", u64::from_be_bytes(bytes())) }
+        Membership { shards, id: format!("{:016x} {VERSION}", u64::from_be_bytes(bytes())) }
     }
 
     /// Registers this node and counts the live ones.
@@ -68,6 +70,16 @@ impl MembershipGrace {
             *self = MembershipGrace::new();
         }
     }
+}
+
+/// The command that lists the registered nodes.
+pub(crate) fn list_nodes() -> Cmd {
+    Cmd::zrange(nodes_key(), 0, -1)
+}
+
+/// The version of a listed node.
+pub(crate) fn version_of(node: &str) -> String {
+    node.split_once(' ').map_or("unknown", |(_, version)| version).to_owned()
 }
 
 /// The set of live nodes with this key schema.
