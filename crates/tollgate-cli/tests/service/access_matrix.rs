@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::harness::openapi_validator::DOCS_FILES;
 use crate::harness::{Answer, Service};
 
 const SCOPES: [&str; 6] = ["check", "read", "config", "reset", "override", "admin"];
@@ -33,9 +34,9 @@ fn every_response_has_security_headers() {
     let described = routes(&service);
     assert!(described.len() > 30, "{}", described.len());
     let route = |method: &str, path: &str| Route { method: method.into(), path: path.into(), scope: None };
-    let pages = ["/", "/docs", "/docs/docs.js", "/docs/docs.css", "/nowhere", "/metrics", "/openapi.json"];
-    let others =
-        pages.map(|path| route("GET", path)).into_iter().chain([route("PATCH", "/v1/rate-limit/check")]);
+    let pages = ["/", "/docs", "/nowhere", "/metrics", "/openapi.json"];
+    let pages = pages.into_iter().chain(DOCS_FILES).map(|path| route("GET", path));
+    let others = pages.chain([route("PATCH", "/v1/rate-limit/check")]);
     let admin = service.admin_key();
     for route in described.into_iter().chain(others) {
         for key in [None, Some(&*admin), Some("wrong")] {

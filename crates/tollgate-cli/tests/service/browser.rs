@@ -105,6 +105,19 @@ impl Browser {
         }
     }
 
+    /// Loads the page again; returns when the previous one is gone.
+    pub(crate) fn reload(&mut self) {
+        let navigations =
+            |events: &[Value]| events.iter().filter(|event| event["method"] == "Page.frameNavigated").count();
+        let before = navigations(&self.events);
+        self.call("Page.reload", &json!({}));
+        let deadline = Instant::now() + TIMEOUT;
+        while navigations(&self.events) == before {
+            let event = self.receive("reload", deadline);
+            self.events.push(event);
+        }
+    }
+
     /// The value of an expression; for a promise, its result.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
@@ -146,6 +159,25 @@ impl Browser {
     /// Types at the cursor.
     pub(crate) fn type_text(&mut self, text: &str) {
         self.call("Input.insertText", &json!({"text": text}));
+    }
+
+    /// Presses and releases a key: its name, its Windows code, and the text that it types.
+    pub(crate) fn press(&mut self, key: &str, code: u32, text: &str) {
+        let event = json!({"type": "keyDown", "key": key, "windowsVirtualKeyCode": code, "text": text});
+        self.call("Input.dispatchKeyEvent", &event);
+        let event = json!({"type": "keyUp", "key": key, "windowsVirtualKeyCode": code});
+        self.call("Input.dispatchKeyEvent", &event);
+    }
+
+    /// Lets pages use the clipboard without asking.
+    pub(crate) fn allow_clipboard(&mut self) {
+        let permissions = json!(["clipboardReadWrite", "clipboardSanitizedWrite"]);
+        self.call("Browser.grantPermissions", &json!({"permissions": permissions}));
+    }
+
+    /// Runs a script in every new page before its own scripts.
+    pub(crate) fn run_before_pages(&mut self, script: &str) {
+        self.call("Page.addScriptToEvaluateOnNewDocument", &json!({"source": script}));
     }
 
     /// The URLs requested so far, with status or error.

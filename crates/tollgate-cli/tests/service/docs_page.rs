@@ -1,103 +1,236 @@
 //! The documentation page in a browser.
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
 use crate::browser::Browser;
-use crate::harness::Service;
+use crate::harness::{Service, description};
 
-/// Window sizes of a desktop and a phone.
-const WINDOWS: [(u32, u32, bool); 2] = [(1280, 800, false), (390, 844, true)];
+/// Window sizes of a desktop, a phone and a small phone.
+const WINDOWS: [(u32, u32, bool); 3] = [(1280, 800, false), (390, 844, true), (360, 640, true)];
 
-const OPEN_ALL: &str = "document.querySelectorAll('details').forEach((box) => { box.open = true; })";
+/// Opens everything, and what that adds.
+pub(crate) const OPEN_ALL: &str = "for (let round = 0; round < 3; round++) document.querySelectorAll('details:not([open])').forEach((box) =>
+    { if (box.reveal) box.reveal(); else box.open = true; })";
 
 /// The page, once rendered.
-fn opened() -> (Service, Browser) {
+pub(crate) fn opened() -> (Service, Browser) {
     let service = Service::unconfigured();
     let mut browser = Browser::start();
-    open(&mut browser, &service);
+    open(&mut browser, &service, "");
     (service, browser)
 }
 
-fn open(browser: &mut Browser, service: &Service) {
-    browser.open(&format!("http://{}/docs", service.address));
-    browser
-        .wait_for("document.readyState === 'complete' && document.querySelector('#routes details') !== null");
+/// Opens the page at a fragment. A page with the same address would only scroll, so this leaves it first.
+pub(crate) fn open(browser: &mut Browser, service: &Service, fragment: &str) {
+    browser.open("about:blank");
+    browser.open(&format!("http://{}/docs{fragment}", service.address));
+    browser.wait_for("document.readyState === 'complete' && document.querySelector('.operation') !== null");
 }
 
-/// A JavaScript expression for the box of a route.
-fn route(verb: &str, path: &str) -> String {
-    format!(
-        "[...document.querySelectorAll('details')].find((box) =>
-            box.querySelector('.verb').innerText === '{verb}' && box.querySelector('.path').innerText === '{path}')"
-    )
+/// A JavaScript expression for an element of an operation.
+pub(crate) fn within(operation: &str, selector: &str) -> String {
+    format!("document.querySelector('#{operation} {selector}')")
 }
 
-fn within(route: &str, selector: &str) -> String {
-    format!("{route}.querySelector('{selector}')")
+/// Opens an operation by its summary.
+pub(crate) fn expand(browser: &mut Browser, operation: &str) {
+    browser.click(&within(operation, "> summary"));
+    browser.wait_for(&format!("{} !== null", within(operation, ".try")));
 }
 
-/// Sends the form of a route and returns the response that the page shows.
-fn sent(browser: &mut Browser, route: &str) -> String {
-    browser.evaluate(&format!("{}.textContent = ''", within(route, "pre")));
-    browser.click(&within(route, "button"));
-    browser.wait_for(&format!("{}.innerText", within(route, "pre"))).as_str().unwrap().to_owned()
+/// Sends the form of an operation; returns the status and the body that the page shows.
+pub(crate) fn sent(browser: &mut Browser, operation: &str) -> (String, String) {
+    browser.evaluate(&format!("{}.replaceChildren()", within(operation, ".answer")));
+    browser.click(&within(operation, ".primary"));
+    let shown = |selector: &str| format!("({0} || {{}}).textContent", within(operation, selector));
+    let status = browser.wait_for(&shown(".answer .status")).as_str().unwrap().to_owned();
+    let body = browser.evaluate(&shown(".answer .body"));
+    (status, body.as_str().unwrap_or_default().to_owned())
 }
 
 /// Replaces the contents of a field by selecting and typing.
-fn fill(browser: &mut Browser, field: &str, text: &str) {
+pub(crate) fn fill(browser: &mut Browser, field: &str, text: &str) {
     browser.click(field);
     browser.evaluate(&format!("{field}.select()"));
     browser.type_text(text);
 }
 
-#[test]
-fn docs_page_lists_every_route() {
-    let (service, mut browser) = opened();
-    let description = service.get("/openapi.json").json();
-    let mut described = Vec::new();
-    for (path, operations) in description["paths"].as_object().unwrap() {
-        for (verb, operation) in operations.as_object().unwrap() {
-            let summary = operation["summary"].as_str().unwrap().replace('`', "");
-            described.push([verb.to_uppercase(), path.clone(), summary]);
-        }
-    }
-    let shown = browser.evaluate(
-        "[...document.querySelectorAll('summary')].filter((line) => line.checkVisibility()).map((line) =>
-            ['.verb', '.path', '.about'].map((part) => line.querySelector(part).innerText))",
+pub(crate) fn enter_key(browser: &mut Browser, service: &Service) {
+    fill(browser, "document.getElementById('page-key')", &service.admin_key());
+}
+
+/// Ids of the operations or schemas that are visible.
+fn visible(browser: &mut Browser, class: &str) -> Vec<String> {
+    let script = format!(
+        "[...document.querySelectorAll('.{class}')].filter((box) => box.checkVisibility()).map((box) => box.id)"
     );
-    let mut shown: Vec<[String; 3]> = serde_json::from_value(shown).unwrap();
-    described.sort();
-    shown.sort();
-    assert!(described.len() > 40, "{described:?}");
-    assert_eq!(shown, described);
+    serde_json::from_value(browser.evaluate(&script)).unwrap()
+}
+
+/// Every operation: method, path, summary, and its description.
+fn operations() -> Vec<(String, String, &'static Value)> {
+    let paths = description()["paths"].as_object().unwrap();
+    let of = |(path, verbs): (&String, &'static Value)| {
+        let path = path.clone();
+        verbs
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(move |(verb, operation)| (verb.to_uppercase(), path.clone(), operation))
+    };
+    paths.iter().flat_map(of).collect()
 }
 
 #[test]
-fn docs_page_shows_all_details_of_a_route() {
+fn docs_page_lists_every_operation_in_its_group() {
     let (_service, mut browser) = opened();
-    let reset = route("POST", "/v1/rate-limit/reset");
-    browser.click(&within(&reset, "summary"));
-    let text = browser.wait_for(&format!("{reset}.open && {reset}.innerText"));
-    let text = text.as_str().unwrap();
-    // The description must be complete and must not replace the summary.
-    assert!(text.contains("strategy and tier as in the checks."), "{text}");
-    for part in ["Body", "user_id?", "string or null", "Responses", "400", "Response 200", "Try it"] {
-        assert!(text.contains(part), "{part}: {text}");
+    let mut described = BTreeSet::new();
+    for group in description()["x-tagGroups"].as_array().unwrap() {
+        for (verb, path, operation) in operations() {
+            if group["tags"].as_array().unwrap().contains(&operation["tags"][0]) {
+                let security = operation["security"].as_array().unwrap();
+                let scope = security.last().map_or("", |key| key["key"][0].as_str().unwrap()).to_owned();
+                let summary = operation["summary"].as_str().unwrap().replace('`', "");
+                described.insert([group["name"].as_str().unwrap().to_owned(), verb, path, summary, scope]);
+            }
+        }
     }
+    assert_eq!(described.len(), operations().len(), "every tag is in one group");
+    let shown = browser.evaluate(
+        "[...document.querySelectorAll('.operation')].filter((box) => box.checkVisibility()).map((box) =>
+            [box.closest('.group').querySelector('h2').innerText, ...['.method', '.path', '.about'].map((part) =>
+                box.querySelector('summary ' + part).innerText), (box.querySelector('.scope')?.innerText || 'scope ').split(' ')[1]])",
+    );
+    let shown: BTreeSet<[String; 5]> = serde_json::from_value(shown).unwrap();
+    assert_eq!(shown, described);
+    let links = browser.evaluate("document.querySelectorAll('nav li a').length").as_u64();
+    let schemas = description()["components"]["schemas"].as_object().unwrap().len();
+    assert_eq!(links, Some((operations().len() + schemas) as u64));
+}
+
+#[test]
+fn docs_page_searches_paths_summaries_and_fields() {
+    let (_service, mut browser) = opened();
+    let all = visible(&mut browser, "operation");
+    let mut search = |text: &str| {
+        fill(&mut browser, "document.getElementById('page-search')", text);
+        let found = (visible(&mut browser, "operation"), visible(&mut browser, "schema"));
+        (
+            found,
+            browser
+                .evaluate("document.getElementById('page-content').innerText")
+                .as_str()
+                .unwrap()
+                .to_owned(),
+        )
+    };
+    let ((by_path, _), _) = search("admin/tiers");
+    assert!(
+        by_path.iter().all(|id| id.contains("tier")) && by_path.contains(&"put_tier".to_owned()),
+        "{by_path:?}"
+    );
+    let ((by_words, _), _) = search("Explains  REQUEST");
+    assert_eq!(by_words, ["explain"]);
+    let ((by_field, schemas), text) = search("burst_capacity");
+    assert!(
+        by_field.contains(&"write_config".to_owned()) && !by_field.contains(&"check".to_owned()),
+        "{by_field:?}"
+    );
+    assert!(schemas.contains(&"schema-ConfigBody".to_owned()), "{schemas:?}");
+    assert!(text.contains("fields: burst_capacity"), "{text}");
+    let ((nothing, _), _) = search("no such thing");
+    assert!(nothing.is_empty());
+    browser.press("Escape", 27, "");
+    assert_eq!(visible(&mut browser, "operation"), all);
+}
+
+#[test]
+fn docs_page_links_open_operations_and_schemas() {
+    let (service, mut browser) = opened();
+    // A narrow window has no links to single operations.
+    browser.set_window(1280, 800, false);
+    for (target, text) in [("put_rule", "Request body"), ("schema-LimitInput", "requests")] {
+        open(&mut browser, &service, &format!("#{target}"));
+        let in_view = format!(
+            "(() => {{
+                const box = document.getElementById('{target}');
+                const top = box.getBoundingClientRect().top;
+                return box.open && top >= 0 && top < innerHeight && document.activeElement === box.firstChild && box.innerText;
+            }})()"
+        );
+        let shown = browser.wait_for(&in_view);
+        assert!(shown.as_str().unwrap().to_lowercase().contains(&text.to_lowercase()), "{shown}");
+        browser.reload();
+        browser.wait_for(&format!("document.getElementById('{target}') !== null && {in_view}"));
+    }
+    open(&mut browser, &service, "");
+    // Opening one by hand changes the address, so that it can be copied.
+    expand(&mut browser, "explain");
+    assert_eq!(browser.evaluate("location.hash"), "#explain");
+    browser.click("document.querySelector('nav a[href=\"#check\"]')");
+    browser.wait_for("document.getElementById('check').open && location.hash === '#check'");
+}
+
+#[test]
+fn docs_page_shows_fields_responses_and_nested_schemas() {
+    let (_service, mut browser) = opened();
+    for (_, _, operation) in operations() {
+        let id = operation["operationId"].as_str().unwrap();
+        browser.evaluate(&format!("document.getElementById('{id}').reveal()"));
+        let statuses = browser.evaluate(&format!(
+            "[...document.querySelectorAll('#{id} .response > summary .status')].map((status) => status.innerText)"
+        ));
+        let described: Vec<&String> = operation["responses"].as_object().unwrap().keys().collect();
+        assert_eq!(statuses, json!(described), "{id}");
+    }
+    // innerText has line breaks and capitals as displayed.
+    let text = |browser: &mut Browser, selector: &str| {
+        let text = browser.evaluate(&format!("document.querySelector('{selector}').innerText"));
+        text.as_str().unwrap().split_whitespace().collect::<Vec<&str>>().join(" ")
+    };
+    let check = text(&mut browser, "#check .reference");
+    for part in [
+        "endpoint string required",
+        "at most 2,048 characters",
+        "string or null",
+        "X-RateLimit-Remaining integer",
+    ] {
+        assert!(check.contains(part), "{part}: {check}");
+    }
+    let limits = "#create_rule .nested";
+    browser.evaluate(&format!("document.querySelector('{limits}').reveal()"));
+    let nested = text(&mut browser, limits);
+    assert!(nested.starts_with("LimitInput") && nested.contains("requests integer required"), "{nested}");
+}
+
+#[test]
+fn docs_page_prefills_every_body_with_its_example() {
+    let (_service, mut browser) = opened();
+    let mut bodies = 0;
+    for (_, _, operation) in
+        operations().iter().filter(|(_, _, operation)| operation["requestBody"].is_object())
+    {
+        let id = operation["operationId"].as_str().unwrap();
+        browser.evaluate(&format!("document.getElementById('{id}').reveal()"));
+        let body = browser.evaluate(&format!("JSON.parse({}.value)", within(id, "textarea")));
+        assert_eq!(body, operation["requestBody"]["content"]["application/json"]["example"], "{id}");
+        bodies += 1;
+    }
+    assert!(bodies > 15, "{bodies}");
 }
 
 #[test]
 fn docs_page_loads_only_its_own_resources() {
     let (service, mut browser) = opened();
     let requested: BTreeSet<(String, String)> = browser.requests().into_iter().collect();
-    let own = ["/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"];
-    let own = own.map(|path| (format!("http://{}{path}", service.address), "200".to_owned()));
-    assert_eq!(requested, BTreeSet::from(own));
+    let files = ["", "/docs.css", "/docs.js", "/dom.js", "/operation.js", "/request.js", "/schema.js"];
+    let paths = files.map(|file| format!("/docs{file}")).into_iter().chain(["/openapi.json".to_owned()]);
+    let own = paths.map(|path| (format!("http://{}{path}", service.address), "200".to_owned()));
+    assert_eq!(requested, own.collect());
     assert_eq!(browser.complaints(), Vec::<String>::new());
-    let styled = "getComputedStyle(document.querySelector('details')).borderTopStyle";
+    let styled = "getComputedStyle(document.querySelector('.operation')).borderTopStyle";
     assert_eq!(browser.evaluate(styled), "solid", "the style sheet must be applied");
 }
 
@@ -164,7 +297,7 @@ fn docs_page_fits_the_window() {
     let (service, mut browser) = opened();
     for (width, height, is_phone) in WINDOWS {
         browser.set_window(width, height, is_phone);
-        open(&mut browser, &service);
+        open(&mut browser, &service, "");
         for script in ["0", OPEN_ALL] {
             browser.evaluate(script);
             assert_eq!(browser.evaluate(TOO_WIDE), json!([]), "{width} after {script}");
@@ -175,43 +308,38 @@ fn docs_page_fits_the_window() {
 }
 
 #[test]
-fn docs_page_can_send_a_request() {
-    let (service, mut browser) = opened();
-    let check = route("POST", "/v1/rate-limit/check");
-    browser.click(&within(&check, "summary"));
-    browser.wait_for(&format!("{check}.open"));
-    let answer = sent(&mut browser, &check);
-    assert!(answer.starts_with("200 ") && answer.contains("x-ratelimit-remaining: 99"), "{answer}");
-    assert_eq!(service.metric(r#"tollgate_decisions_total{rule="default",decision="admitted"}"#), Some(1.0));
-    fill(&mut browser, &within(&check, "textarea"), r#"{"user_id":7}"#);
-    let answer = sent(&mut browser, &check);
-    assert!(answer.starts_with("400 ") && answer.contains("user_id"), "{answer}");
-
-    let rule = route("GET", "/v1/admin/rules/{name}");
-    browser.click(&within(&rule, "summary"));
-    fill(&mut browser, &within(&rule, "[aria-label=path]"), "/v1/admin/rules/default");
-    let answer = sent(&mut browser, &rule);
-    assert!(answer.starts_with("401 "), "{answer}");
-    fill(&mut browser, &within(&rule, "[aria-label=key]"), &service.admin_key());
-    let answer = sent(&mut browser, &rule);
-    assert!(answer.starts_with("200 "), "{answer}");
-    let (_, body) = answer.split_once("\n\n").unwrap();
-    assert_eq!(serde_json::from_str::<Value>(body).unwrap()["name"], "default");
-}
-
-#[test]
-fn docs_page_sends_keys_to_no_other_host() {
-    let (service, mut browser) = opened();
-    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
-    let rules = route("GET", "/v1/admin/rules");
-    browser.click(&within(&rules, "summary"));
-    fill(&mut browser, &within(&rules, "[aria-label=key]"), &service.admin_key());
-    let elsewhere = format!("http://{}/", stranger.local_addr().unwrap());
-    fill(&mut browser, &within(&rules, "[aria-label=path]"), &elsewhere);
-    let answer = sent(&mut browser, &rules);
-    assert!(answer.contains("Failed to fetch"), "{answer}");
-    stranger.set_nonblocking(true).unwrap();
-    assert!(stranger.accept().is_err(), "a connection arrived");
-    let complaints = browser.complaints();
-    assert!(complaints.iter().any(|text| text.contains("connect-src 'self'")), "{complaints:?}");
+fn docs_page_works_by_keyboard() {
+    let (_service, mut browser) = opened();
+    let focused = |browser: &mut Browser| {
+        browser.evaluate("document.activeElement.className || document.activeElement.id")
+    };
+    browser.press("Tab", 9, "");
+    assert_eq!(focused(&mut browser), "skip");
+    let outline = browser.evaluate("getComputedStyle(document.activeElement).outlineStyle");
+    assert_eq!(outline, "solid", "focus must be visible");
+    browser.press("Enter", 13, "\r");
+    assert_eq!(focused(&mut browser), "page-main");
+    browser.press("/", 191, "/");
+    assert_eq!(focused(&mut browser), "page-search");
+    browser.type_text("batch-check");
+    browser.press("Enter", 13, "\r");
+    let box_state = |state: &str| format!("document.getElementById('batch_check').open === {state}");
+    browser.wait_for(&box_state("true"));
+    browser.wait_for("document.activeElement === document.querySelector('#batch_check > summary')");
+    browser.press(" ", 32, " ");
+    browser.wait_for(&box_state("false"));
+    browser.press("Enter", 13, "\r");
+    browser.wait_for(&box_state("true"));
+    // From the summary, Tab leads through the reference to the form.
+    let in_form = "document.activeElement.matches('#batch_check textarea')";
+    for _ in 0..60 {
+        if browser.evaluate(in_form) == true {
+            break;
+        }
+        browser.press("Tab", 9, "");
+    }
+    assert_eq!(browser.evaluate(in_form), true);
+    // A slash is text in a field.
+    browser.press("/", 191, "/");
+    assert_eq!(browser.evaluate(in_form), true);
 }

@@ -10,6 +10,7 @@ mod caller_limits;
 mod checks;
 mod cli;
 mod docs_page;
+mod docs_requests;
 mod errors;
 mod harness;
 mod hosts;

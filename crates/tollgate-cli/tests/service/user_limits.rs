@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::harness::Service;
+use crate::harness::openapi_validator::DOCS_FILES;
 
 const CONFIG: &str = "/v1/rate-limit/config";
 
@@ -166,7 +167,7 @@ fn health_readiness_metrics_and_documentation_need_no_key() {
         !docs.text.contains("http://") && !docs.text.contains("https://"),
         "the page must load nothing from other hosts"
     );
-    for asset in ["/docs/docs.js", "/docs/docs.css"] {
+    for asset in DOCS_FILES {
         let answer = service.get(asset);
         assert_eq!((answer.status, answer.header("x-content-type-options")), (200, Some("nosniff")));
     }

@@ -125,17 +125,19 @@ pub(crate) async fn openapi(_: Call) -> Result<Response, ApiError> {
     Ok(text("application/json", description::json()))
 }
 
-/// The documentation page; self-contained.
-pub(crate) async fn docs(_: Call) -> Result<Response, ApiError> {
-    Ok(text("text/html; charset=utf-8", include_str!("docs/index.html")))
-}
-
-pub(crate) async fn docs_script(_: Call) -> Result<Response, ApiError> {
-    Ok(text("text/javascript; charset=utf-8", include_str!("docs/docs.js")))
-}
-
-pub(crate) async fn docs_style(_: Call) -> Result<Response, ApiError> {
-    Ok(text("text/css; charset=utf-8", include_str!("docs/docs.css")))
+/// The documentation page and its files.
+pub(crate) async fn docs(call: Call) -> Result<Response, ApiError> {
+    const SCRIPT: &str = "text/javascript; charset=utf-8";
+    let (kind, file) = match call.path {
+        "/docs/docs.css" => ("text/css; charset=utf-8", include_str!("docs/docs.css")),
+        "/docs/docs.js" => (SCRIPT, include_str!("docs/docs.js")),
+        "/docs/dom.js" => (SCRIPT, include_str!("docs/dom.js")),
+        "/docs/operation.js" => (SCRIPT, include_str!("docs/operation.js")),
+        "/docs/request.js" => (SCRIPT, include_str!("docs/request.js")),
+        "/docs/schema.js" => (SCRIPT, include_str!("docs/schema.js")),
+        _ => ("text/html; charset=utf-8", include_str!("docs/index.html")),
+    };
+    Ok(text(kind, file))
 }
 
 /// Redirects `/` and `/docs/` to `/docs`.

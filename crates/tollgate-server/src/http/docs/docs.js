@@ -1,144 +1,235 @@
-"use strict";
-// Renders /openapi.json. All text is set with textContent, so it cannot become markup.
+// Loads /openapi.json, lists its operations by group and tag, and follows links and searches.
 
-const EXAMPLES = {
-  "/v1/rate-limit/check": { user_id: "user_123", endpoint: "/api/v1/users" },
-  "/v1/rate-limit/explain": { user_id: "user_123", endpoint: "/api/v1/users" },
-  "/v1/rate-limit/batch-check": { checks: [{ user_id: "user_123", endpoint: "/a" }, { user_id: "user_456", endpoint: "/b" }] },
-  "/v1/rate-limit/reset": { user_id: "user_123", endpoint: "/api/v1/users" },
-  "/v1/rate-limit/config": { user_id: "user_123", endpoint: "/api/v1/users", limit: 2000, window_seconds: 60, strategy: "token_bucket" },
-};
+import { el, prose } from "./dom.js";
+import { methodBadge, operationBox, scopeOf } from "./operation.js";
+import { fieldNames, schemaBox, setComponents } from "./schema.js";
 
-function make(tag, className, text) {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  if (text !== undefined) element.textContent = text;
-  return element;
+const page = (name) => document.getElementById("page-" + name);
+const METHODS = ["get", "post", "put", "patch", "delete"];
+const entries = []; // what a search goes through: { box, link, text, fields }
+
+function operationsOf(api) {
+  const all = Object.entries(api.paths).flatMap(([path, methods]) =>
+    METHODS.filter((method) => methods[method]).map((method) => {
+      const operation = methods[method];
+      return { method, path, operation, id: operation.operationId, tag: (operation.tags || ["other"])[0] };
+    }),
+  );
+  // Short paths first: /rules before /rules/{name}.
+  return all.sort(
+    (a, b) =>
+      a.path.length - b.path.length || a.path.localeCompare(b.path) || METHODS.indexOf(a.method) - METHODS.indexOf(b.method),
+  );
 }
 
-// Renders `code` in backticks.
-function prose(element, text) {
-  text.split("`").forEach((part, index) => element.append(index % 2 ? make("code", "", part) : part));
-  return element;
+function groupsOf(api, operations) {
+  const groups = api["x-tagGroups"] || [];
+  const grouped = new Set(groups.flatMap((group) => group.tags));
+  const rest = [...new Set(operations.map((item) => item.tag))].filter((tag) => !grouped.has(tag));
+  return rest.length ? [...groups, { name: "Other", tags: rest }] : groups;
 }
 
-function resolve(schema, api) {
-  if (schema && schema.$ref) return resolve(api.components.schemas[schema.$ref.split("/").pop()], api);
-  // The first alternative is the usual one.
-  if (schema && schema.oneOf) return resolve(schema.oneOf.find((part) => part.type !== "null"), api);
-  return schema || {};
+function schemasIn(operation) {
+  const bodies = [operation.requestBody, ...Object.values(operation.responses || {})];
+  return bodies.flatMap((body) => Object.values((body && body.content) || {}).map((content) => content.schema));
 }
 
-function kind(schema) {
-  if (!schema) return "";
-  if (schema.$ref) return schema.$ref.split("/").pop();
-  if (schema.oneOf) return schema.oneOf.map(kind).sort((a, b) => (a === "null") - (b === "null")).join(" or ");
-  const types = [].concat(schema.type || "object");
-  return types.map((type) => (type === "array" ? kind(schema.items) + "[]" : type)).join(" or ");
+function addOperation(item) {
+  const { operation, id, path, method, tag } = item;
+  const box = operationBox(item);
+  const link = el(
+    "li",
+    {},
+    el("a", { href: "#" + id, title: method.toUpperCase() + " " + path }, methodBadge(method), id.replaceAll("_", " ")),
+  );
+  const text = [method, path, id, tag, operation.summary, operation.description, scopeOf(operation).scope]
+    .join(" ")
+    .toLowerCase();
+  const fields = [
+    ...(operation.parameters || []).map((each) => each.name),
+    ...schemasIn(operation).flatMap((schema) => fieldNames(schema)),
+  ];
+  entries.push({ box, link, text, fields: [...new Set(fields)] });
+  return { box, link };
 }
 
-function about(field) {
-  // The description of a nullable field is in its alternative.
-  return [field, ...(field.oneOf || [])].map((part) => part.description).find(Boolean) || "";
-}
-
-function rows(table, entries) {
-  for (const cells of entries) {
-    const row = table.insertRow();
-    for (const cell of cells) prose(row.insertCell(), cell);
-  }
-}
-
-function table(headings, entries) {
-  const element = make("table");
-  const head = element.createTHead().insertRow();
-  for (const heading of headings) head.append(make("th", "", heading));
-  rows(element.createTBody(), entries);
-  return element;
-}
-
-function fieldsOf(schema, api) {
-  const resolved = resolve(schema, api);
-  const parts = [resolved, ...(resolved.allOf || []).map((part) => resolve(part, api))];
-  const required = new Set(parts.flatMap((part) => part.required || []));
-  return parts.flatMap((part) => Object.entries(part.properties || {})).map(([name, field]) =>
-    [name + (required.has(name) ? "" : "?"), kind(field), about(field)]);
-}
-
-function tryIt(verb, path, hasBody) {
-  const form = make("div");
-  const key = make("input");
-  key.type = "password";
-  key.autocomplete = "off";
-  key.placeholder = "API key, if the route needs one";
-  key.setAttribute("aria-label", "key");
-  const address = make("input");
-  address.value = path;
-  address.setAttribute("aria-label", "path");
-  const body = make("textarea");
-  body.value = JSON.stringify(EXAMPLES[path] || {}, null, 2);
-  body.setAttribute("aria-label", "body");
-  const button = make("button", "", "Send");
-  const output = make("pre");
-  output.hidden = true;
-  output.setAttribute("aria-live", "polite");
-  button.addEventListener("click", async () => {
-    const headers = hasBody ? { "content-type": "application/json" } : {};
-    if (key.value) headers.authorization = "Bearer " + key.value;
-    output.hidden = false;
-    try {
-      const response = await fetch(address.value, { method: verb, headers, body: hasBody ? body.value : undefined });
-      const shown = [...response.headers].filter(([name]) => /ratelimit|retry|request-id/.test(name));
-      const lines = shown.map(([name, value]) => name + ": " + value).join("\n");
-      output.textContent = response.status + " " + response.statusText + "\n" + lines + "\n\n" + await response.text();
-    } catch (error) {
-      output.textContent = String(error);
-    }
+function addSchema(name) {
+  const box = schemaBox(name);
+  const link = el("li", {}, el("a", { href: "#schema-" + name }, name));
+  entries.push({
+    box,
+    link,
+    text: ("schema " + name).toLowerCase(),
+    fields: [...new Set(fieldNames({ $ref: "#/components/schemas/" + name }))],
   });
-  form.append(address, key, ...(hasBody ? [body] : []), button, output);
-  return form;
+  return { box, link };
 }
 
-function route(verb, path, operation, api) {
-  const box = make("details");
-  const summary = make("summary");
-  summary.append(make("span", "verb", verb.toUpperCase()), make("span", "path", path));
-  summary.append(prose(make("div", "about"), operation.summary || ""));
-  const inside = make("div", "inside");
-  if (operation.description) inside.append(prose(make("p"), operation.description));
-  const body = operation.requestBody && operation.requestBody.content["application/json"];
-  if (operation.parameters && operation.parameters.length) {
-    inside.append(make("h3", "", "Parameters"), table(["name", "in", "description"],
-      operation.parameters.map((p) => [p.name + (p.required ? "" : "?"), p.in, p.description || ""])));
-  }
-  if (body) inside.append(make("h3", "", "Body"), table(["field", "type", "description"], fieldsOf(body.schema, api)));
-  const responses = Object.entries(operation.responses || {});
-  inside.append(make("h3", "", "Responses"), table(["status", "description"], responses.map(([status, response]) => [status, response.description || ""])));
-  for (const [status, response] of responses.slice(0, 1)) {
-    const schema = response.content && response.content["application/json"] && response.content["application/json"].schema;
-    const fields = schema ? fieldsOf(schema, api) : [];
-    if (fields.length) inside.append(make("h3", "", "Response " + status), table(["field", "type", "description"], fields));
-  }
-  inside.append(make("h3", "", "Try it"), tryIt(verb.toUpperCase(), path, Boolean(body)));
-  box.append(summary, inside);
-  return box;
+// One section of the page and its part of the navigation.
+function section(id, title, parts) {
+  page("content").append(
+    el(
+      "section.group",
+      { id },
+      el("h2", {}, title),
+      parts.map((part) =>
+        el(
+          "section.tag",
+          { id: part.id },
+          part.name ? el("h3", {}, part.name) : "",
+          part.about ? el("p.about", {}, prose(part.about)) : "",
+          part.items.map((item) => item.box),
+        ),
+      ),
+    ),
+  );
+  page("nav").append(
+    el(
+      "div",
+      {},
+      el("a.group", { href: "#" + id }, title),
+      parts.map((part) =>
+        el(
+          "div.tag",
+          {},
+          part.name ? el("p", {}, part.name) : "",
+          el(
+            "ul",
+            {},
+            part.items.map((item) => item.link),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
-async function draw() {
-  const main = document.getElementById("routes");
-  try {
-    const api = await (await fetch("/openapi.json")).json();
-    document.getElementById("about").textContent = api.info.description + " Version " + api.info.version + ".";
-    main.textContent = "";
-    // Most readers look for the check routes.
-    const rank = (path) => (path.startsWith("/v1/rate-limit") ? 0 : path.startsWith("/v1/") ? 1 : 2);
-    const routes = Object.entries(api.paths).sort(([a], [b]) => rank(a) - rank(b) || a.localeCompare(b));
-    for (const [path, operations] of routes) {
-      for (const [verb, operation] of Object.entries(operations)) main.append(route(verb, path, operation, api));
+function render(api) {
+  setComponents(api.components);
+  page("about").append(...prose(api.info.description), " Version " + api.info.version + ".");
+  page("content").replaceChildren();
+  const operations = operationsOf(api);
+  const abouts = new Map((api.tags || []).map((tag) => [tag.name, tag.description]));
+  for (const group of groupsOf(api, operations)) {
+    section(
+      "group-" + group.name.toLowerCase(),
+      group.name,
+      group.tags.map((tag) => ({
+        id: "tag-" + tag,
+        name: tag,
+        about: abouts.get(tag),
+        items: operations.filter((item) => item.tag === tag).map(addOperation),
+      })),
+    );
+  }
+  const names = Object.keys((api.components || {}).schemas || {});
+  if (names.length) section("group-schemas", "Schemas", [{ items: names.map(addSchema) }]);
+  page("content").removeAttribute("aria-busy");
+}
+
+// The fields that a word is part of, or nothing if the entry does not contain the word.
+function hitsOf(entry, word) {
+  if (entry.text.includes(word)) return [];
+  const fields = entry.fields.filter((field) => field.toLowerCase().includes(word));
+  return fields.length ? fields : undefined;
+}
+
+function search() {
+  const words = page("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  let found = 0;
+  for (const entry of entries) {
+    const hits = words.map((word) => hitsOf(entry, word));
+    const isFound = hits.every(Boolean);
+    entry.box.hidden = entry.link.hidden = !isFound;
+    found += isFound;
+    const note = entry.box.querySelector(":scope > summary > .hits");
+    if (note) {
+      const fields = [...new Set(isFound ? hits.flat() : [])];
+      note.hidden = !fields.length;
+      note.textContent = "fields: " + fields.slice(0, 4).join(", ") + (fields.length > 4 ? " …" : "");
     }
-  } catch (error) {
-    main.textContent = "Cannot load /openapi.json: " + error;
+  }
+  for (const part of document.querySelectorAll("section.tag, section.group, nav .tag, nav > div")) {
+    part.hidden = !part.querySelector(
+      part.closest("nav") ? "li:not([hidden])" : ".operation:not([hidden]), .schema:not([hidden])",
+    );
+  }
+  page("found").textContent = words.length
+    ? found
+      ? found + " of " + entries.length + " match"
+      : "Nothing matches. Escape clears the search."
+    : "";
+}
+
+function mark(hash) {
+  for (const link of page("nav").querySelectorAll("a")) {
+    if (link.hash === hash) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
   }
 }
 
-draw();
+// Opens what the address names, scrolls to it and focuses it.
+function follow() {
+  const target = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+  if (!target || !page("content").contains(target)) return;
+  if (target.closest("[hidden]")) {
+    page("search").value = "";
+    search();
+  }
+  if (target.reveal) target.reveal();
+  mark(location.hash);
+  target.scrollIntoView();
+  const summary = target.querySelector(":scope > summary");
+  if (summary) summary.focus({ preventScroll: true });
+}
+
+// The address names what was opened last, so that it can be copied.
+function remember(event) {
+  const summary = event.target.closest("summary");
+  const box = summary && summary.parentElement;
+  if (!box || !box.id || box.open) return;
+  history.replaceState(null, "", "#" + box.id);
+  mark("#" + box.id);
+}
+
+function onKey(event) {
+  const isTyping = event.target.closest("input, textarea, select");
+  if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    event.preventDefault();
+    page("search").focus();
+    page("search").select();
+  }
+}
+
+function onSearchKey(event) {
+  if (event.key === "Escape") {
+    page("search").value = "";
+    search();
+  }
+  const first = event.key === "Enter" && entries.find((entry) => !entry.box.hidden);
+  if (first) location.hash = first.box.id;
+}
+
+async function start() {
+  try {
+    render(await (await fetch("/openapi.json")).json());
+  } catch (error) {
+    page("content").replaceChildren(el("p.warning", {}, "Cannot show /openapi.json: " + error));
+    return;
+  }
+  page("search").addEventListener("input", search);
+  page("search").addEventListener("keydown", onSearchKey);
+  page("content").addEventListener("click", remember);
+  document.addEventListener("keydown", onKey);
+  window.addEventListener("hashchange", follow);
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[href^='#']");
+    if (link && link.hash === location.hash) follow(); // the address does not change
+  });
+  search();
+  // Otherwise a reload would scroll back from what the address names.
+  if (location.hash) history.scrollRestoration = "manual";
+  follow();
+}
+
+start();
