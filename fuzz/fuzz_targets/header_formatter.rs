@@ -27,6 +27,7 @@ fuzz_target!(|data: Input| {
         layer: "one".into(),
         action: Action::Reject,
         cost: RuleCost::default(),
+        across_tenants: false,
         leases: true,
         on_store_failure: None,
         response: Response { retry_after_floor: Span::from_micros(floor), ..Response::default() },

@@ -45,9 +45,9 @@ impl ItemKind {
     pub(crate) fn id_fields(self) -> &'static [&'static str] {
         match self {
             ItemKind::Rule | ItemKind::Tier => &["name"],
-            ItemKind::Quota => &["user_id"],
-            ItemKind::Block => &["client"],
-            ItemKind::Limit => &["user_id", "endpoint"],
+            ItemKind::Quota => &["user_id", "tenant"],
+            ItemKind::Block => &["client", "tenant"],
+            ItemKind::Limit => &["user_id", "endpoint", "tenant"],
             ItemKind::Key => &["id"],
         }
     }

@@ -11,6 +11,7 @@ pub(crate) mod warnings;
 
 use std::time::Instant;
 
+use tollgate::accounts::{Accounts, Key};
 use tollgate::counters::StoreError;
 use tollgate::explain::Explanation;
 use tollgate::identity::Scratch;
@@ -102,6 +103,7 @@ impl Checker<'_> {
     ) -> Result<Decision, CheckError> {
         let resolved = self.resolve(request, warnings)?;
         self.warn_of_account_tier(&resolved.request(), warnings);
+        self.warn_of_tenants(&resolved.request(), warnings);
         self.require_available(self.snapshot.peek(&resolved.request(), self.now).await)
     }
 
@@ -137,6 +139,7 @@ impl Checker<'_> {
     ) -> Result<ResolvedRequest<'r>, CheckError> {
         let resolved = self.resolve_fields(request, KeyLookup::Secret)?;
         self.check_tier(resolved.request.tier, warnings)?;
+        self.warn_of_ignored_tenant(request.tenant, &resolved.request, warnings);
         let sent = parse_override(request)?;
         if sent.is_empty() || self.rules().is_in_force(&resolved.request(), &sent) {
             return Ok(resolved);
@@ -186,10 +189,7 @@ impl Checker<'_> {
             let (key, tenant) = self.resolve_key(text, lookup)?;
             (request.api_key, key_tenant) = (Some(key), tenant);
         }
-        if let Some(bound_to) = &self.caller.tenant {
-            let named = request.tenant.map(Id::as_str).or(key_tenant);
-            request.tenant = Some(bind_tenant(bound_to, named, self.rules().normalization().ids.tenant)?);
-        }
+        request.tenant = self.resolve_tenant(request.tenant, key_tenant)?;
         request.ip = sent.ip.map(parse_ip).transpose()?;
         request.method = sent.method.map(parse_method).transpose()?;
         if request.client().is_none() {
@@ -202,6 +202,22 @@ impl Checker<'_> {
         Ok(resolved)
     }
 
+    /// The tenant of a request: that of the caller's key, or else of the client's key, or else the one in the request.
+    fn resolve_tenant<'r>(
+        &'r self,
+        named: Option<Id<'r>>,
+        of_key: Option<&'r str>,
+    ) -> Result<Option<Id<'r>>, CheckError> {
+        let form = self.rules().normalization().ids.tenant;
+        if let Some(bound_to) = &self.caller.tenant {
+            if let Some(of_key) = of_key {
+                bind_tenant(bound_to, Some(of_key), form)?;
+            }
+            return bind_tenant(bound_to, named.map(Id::as_str), form).map(Some);
+        }
+        Ok(of_key.and_then(|tenant| Id::parse(tenant).ok()).or(named))
+    }
+
     /// The client's key and its tenant. Text that does not have the form of a tollgate key is an opaque id.
     fn resolve_key<'r>(
         &'r self,
@@ -211,7 +227,7 @@ impl Checker<'_> {
         let accounts = self.rules().accounts();
         let found = self.key_secret.and_then(|secret| api_keys::find(accounts, secret, text, self.now));
         let by_id =
-            || accounts.key(text).filter(|_| self.key_secret.is_some() && lookup == KeyLookup::SecretOrId);
+            || self.own_key(text).filter(|_| self.key_secret.is_some() && lookup == KeyLookup::SecretOrId);
         let key = found.transpose().map_err(|refusal| {
             self.metrics.count_refused_key(refusal);
             CheckError::ApiKeyRefused(refusal)
@@ -229,7 +245,18 @@ impl Checker<'_> {
     pub(crate) fn key_status(&self, text: &str) -> Option<&'static str> {
         self.key_secret?;
         let id = api_keys::id_of(text).unwrap_or(text);
+        // No key has an empty id.
+        let id = self.own_key(id).map_or("", |key| key.id);
         Some(api_keys::status(self.rules().accounts(), id, self.now))
+    }
+
+    /// The key with this id. A caller that is bound to a tenant finds keys of its own tenant only.
+    fn own_key(&self, id: &str) -> Option<Key<'_>> {
+        let form = self.rules().normalization().ids.tenant;
+        let bound_to = self.caller.tenant.as_deref().map(|tenant| form.normalize(tenant));
+        let is_own =
+            |key: &Key<'_>| bound_to.is_none() || key.tenant.map(|own| form.normalize(own)) == bound_to;
+        self.rules().accounts().key(id).filter(is_own)
     }
 
     fn complete_override<'r>(
@@ -267,6 +294,27 @@ impl Checker<'_> {
         }
     }
 
+    fn warn_of_ignored_tenant(&self, sent: Option<&str>, request: &Request<'_>, warnings: &mut Warnings) {
+        let form = self.rules().normalization().ids.tenant;
+        let used = request.tenant.map(|tenant| form.normalize(tenant.as_str()));
+        if sent.is_some_and(|sent| Some(form.normalize(sent)) != used) {
+            warnings.add("tenant was ignored: the client's API key belongs to another tenant");
+        }
+    }
+
+    /// Warns an operator that a user without a tenant exists in tenants, which the request probably meant.
+    pub(crate) fn warn_of_tenants(&self, request: &Request<'_>, warnings: &mut Warnings) {
+        if self.caller.tenant.is_some() || !self.caller.has(Scope::Admin) {
+            return;
+        }
+        let mut scratch = Scratch::default();
+        let request = self.rules().resolve(request, &mut scratch).request;
+        let (None, Some(user)) = (request.tenant, request.user) else { return };
+        if let Some(warning) = tenants_of_user(self.rules().accounts(), user.as_str()) {
+            warnings.add(warning);
+        }
+    }
+
     fn authorize_override(&self) -> Result<(), CheckError> {
         if self.overrides.is_open || self.caller.has(Scope::Override) {
             Ok(())
@@ -290,6 +338,21 @@ impl Checker<'_> {
     pub(crate) fn rules(&self) -> &RuleSet {
         self.snapshot.rules()
     }
+}
+
+/// A warning if a user has no account without a tenant, but one in tenants.
+pub(crate) fn tenants_of_user(accounts: &Accounts, user: &str) -> Option<String> {
+    const TENANTS_NAMED_MAX: usize = 3;
+    let tenants = accounts.tenants_of_user(user);
+    if tenants.is_empty() || accounts.user(user).is_some() {
+        return None;
+    }
+    let named: Vec<String> = tenants.iter().take(TENANTS_NAMED_MAX).map(|name| format!("{name:?}")).collect();
+    let more = if tenants.len() > TENANTS_NAMED_MAX { ", ..." } else { "" };
+    Some(format!(
+        "user {user:?} without a tenant has no account; send tenant to select one of {}{more}",
+        named.join(", ")
+    ))
 }
 
 /// Why a tier is rejected if `identity.unknown_tier` is `reject`.

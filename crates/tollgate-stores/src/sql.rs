@@ -45,6 +45,8 @@ pub use self::usage::{KeyUsage, KeyUsageDelta, UsageBatch, UserUsage, UserUsageD
 pub use tollgate::accounts::{AccountLimits, BlockKind};
 pub use tollgate::rules::overrides::UserEndpointLimit;
 
+use tollgate::identity::InTenant;
+
 use self::change::Author;
 use self::engine::Pool;
 use self::items::list;
@@ -236,7 +238,7 @@ impl Database {
     }
 
     /// The totals of these users, in no particular order. Users without totals are missing.
-    pub async fn users_usage(&self, users: &[&str]) -> Result<Vec<UserUsage>, DatabaseError> {
+    pub async fn users_usage(&self, users: &[InTenant<'_, &str>]) -> Result<Vec<UserUsage>, DatabaseError> {
         usage::of_users(&self.pool, users).await
     }
 

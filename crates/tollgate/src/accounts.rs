@@ -4,6 +4,8 @@
 //! and limits that many accounts share only once. Accounts are immutable. An [`AccountsEditor`] makes the next
 //! generation: it copies the shards that it changes (of 1024) and shares the rest.
 //!
+//! Users, and blocks of users, logins and addresses, belong to a tenant or to none ([`InTenant`]). API keys have unique ids.
+//!
 //! The hashes are keyed with a secret seed, so a client cannot choose ids that collide.
 
 mod blocks;
@@ -16,6 +18,7 @@ mod shards;
 mod snapshot;
 mod table;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -31,9 +34,12 @@ pub(crate) use self::resolve::AccountOverride;
 pub use self::resolve::ResolvedRequest;
 use self::shards::Shards;
 use self::table::Table;
-use crate::identity::{IdError, Seed, SubjectHasher, tag};
+use crate::identity::{IdError, InTenant, Seed, SubjectHasher, tag};
 use crate::limit::LimitError;
 use crate::time::Timestamp;
+
+/// Tenants that are searched for a user that is given without one.
+const TENANTS_SEARCHED_MAX: usize = 1_000;
 
 /// Users, API keys and blocks. Cloning is cheap.
 ///
@@ -43,6 +49,8 @@ pub struct Accounts {
     /// The key of the hashes.
     seed: Seed,
     users: Shards<Table<UserRecord>>,
+    /// The number of users of each tenant.
+    user_tenants: Arc<BTreeMap<Box<str>, usize>>,
     keys: Shards<KeyShard>,
     blocks: Blocks,
     tiers: Arc<Pool<Box<str>, Box<str>>>,
@@ -90,6 +98,7 @@ impl Default for Accounts {
         Accounts {
             seed: Seed::random(),
             users: Shards::default(),
+            user_tenants: Arc::default(),
             keys: Shards::default(),
             blocks: Blocks::default(),
             tiers: Arc::default(),
@@ -146,27 +155,37 @@ impl Accounts {
         record.into_key(self.tier(record.tier), written(&self.key_limits, record.limits))
     }
 
-    /// The user with this id.
-    pub fn user(&self, id: &str) -> Option<User<'_>> {
-        let UserRecord { tier, limits } = self.user_record(self.hash_of_user(id))?;
+    /// The user with this id in its tenant.
+    pub fn user<'i>(&self, id: impl Into<InTenant<'i, &'i str>>) -> Option<User<'_>> {
+        let UserRecord { tier, limits } = self.user_record(self.hash_of_user(id.into()))?;
         Some(User { tier: self.tier(tier), limits: written(&self.quotas, limits) })
+    }
+
+    /// The tenants that have a user with this id. Only the first thousand tenants are searched.
+    pub fn tenants_of_user(&self, id: &str) -> Vec<&str> {
+        let tenants = self.user_tenants.keys().take(TENANTS_SEARCHED_MAX).map(|tenant| &**tenant);
+        tenants.filter(|tenant| self.user(InTenant::new(Some(tenant), id)).is_some()).collect()
     }
 
     fn user_record(&self, hash: u128) -> Option<UserRecord> {
         self.users.of(hash)?.get(hash).copied()
     }
 
-    fn hash_of_user(&self, id: &str) -> u128 {
-        hash_of(self.seed, tag::USER, id.as_bytes())
+    fn hash_of_user(&self, user: InTenant<'_, &str>) -> u128 {
+        hash_in(user.tenant, self.seed, tag::USER, user.id.as_bytes())
     }
 
     fn hash_of_key(&self, id: &str) -> u128 {
-        hash_of(self.seed, tag::KNOWN_KEY, id.as_bytes())
+        hash_in(None, self.seed, tag::KNOWN_KEY, id.as_bytes())
     }
 
     /// The block set for exactly this target, if it is in force at `now`.
-    pub fn block(&self, target: BlockTarget<'_>, now: Timestamp) -> Option<Block<'_>> {
-        self.blocks.exactly(target.hash(self.seed), now)
+    pub fn block<'i>(
+        &self,
+        target: impl Into<InTenant<'i, BlockTarget<'i>>>,
+        now: Timestamp,
+    ) -> Option<Block<'_>> {
+        self.blocks.exactly(blocks::hash_of_target(self.seed, target.into()), now)
     }
 
     pub(crate) fn block_at(&self, at: BlockPosition) -> Option<Block<'_>> {
@@ -191,9 +210,10 @@ impl fmt::Debug for Accounts {
     }
 }
 
-/// The hash of an id. The tag separates the user `a` from the tenant `a`.
-fn hash_of(seed: Seed, tag: u8, id: &[u8]) -> u128 {
+/// The hash of an id inside its tenant. The tag separates the user `a` from the tenant `a`.
+fn hash_in(tenant: Option<&str>, seed: Seed, tag: u8, id: &[u8]) -> u128 {
     let mut hasher = SubjectHasher::new(seed);
+    hasher.push_tenant(tenant);
     hasher.push_bytes(tag, id);
     hasher.subject().0
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::algorithms::{Outcome, Verdict};
-use crate::identity::{Client, Subject, Tenant};
+use crate::identity::{Client, InTenant, Subject, Tenant};
 use crate::limit::{Limit, Window};
 use crate::penalties::PenaltyPolicy;
 use crate::time::{Span, Timestamp};
@@ -76,7 +76,7 @@ pub struct PenaltyCharge<'a> {
     /// The subject of the client's penalty record.
     pub subject: Subject,
     /// The client, for display.
-    pub client: Client<'a>,
+    pub client: InTenant<'a, Client<'a>>,
     /// The penalty policy.
     pub policy: &'a PenaltyPolicy,
     /// The charges that count this client, as bits by position. A refusal by a limit that several clients share is not
@@ -196,7 +196,7 @@ pub trait CounterAdmin: Send + Sync {
     /// Clears the counters of the charges and the penalty record. Returns how many counters held something.
     fn reset(&self, charges: &Charges<'_>) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
-    /// Clears the penalty record of the client that prints as `client`. Returns whether there was one.
+    /// Clears the penalty record of the client that prints as `client`, with its tenant. Returns whether there was one.
     fn pardon(&self, client: &str) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Lists at most `count_max` clients with a penalty record, the longest cooldown first.
@@ -210,7 +210,7 @@ pub trait CounterAdmin: Send + Sync {
 /// A client with a penalty record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PenalizedClient {
-    /// The client, as [`Client`] prints.
+    /// The client, as [`InTenant`] prints.
     pub client: String,
     /// Violations on record.
     pub violations: usize,

@@ -2,6 +2,7 @@
 
 mod address;
 mod client;
+mod in_tenant;
 mod normal_form;
 mod normalization;
 mod siphash;
@@ -13,6 +14,7 @@ use std::net::IpAddr;
 pub(crate) use self::address::canonical_net;
 pub use self::address::{counted_ip, nat64_to_ipv4};
 pub use self::client::{ApiKey, Client};
+pub use self::in_tenant::InTenant;
 pub use self::normal_form::NormalForm;
 pub(crate) use self::normal_form::casefold_path_char;
 pub use self::normalization::{
@@ -182,6 +184,11 @@ impl Dimension {
         )
     }
 
+    /// Whether its values are identities that live inside a tenant.
+    pub(crate) fn is_within_tenant(&self) -> bool {
+        self.identifies_client() || matches!(self, Dimension::Descriptor(_))
+    }
+
     /// Whether it distinguishes single clients.
     pub fn identifies_client(&self) -> bool {
         matches!(
@@ -300,6 +307,23 @@ impl SubjectHasher {
             }
         };
         value.map(|value| self.push_bytes(tag, value)).is_some()
+    }
+
+    /// Adds the tenant that the values which follow belong to. Without a tenant nothing changes.
+    #[inline]
+    pub fn push_tenant(&mut self, tenant: Option<&str>) {
+        if let Some(tenant) = tenant {
+            self.push_bytes(tag::TENANT, tenant.as_bytes());
+        }
+    }
+
+    /// Adds a client inside its tenant. A tenant that is the client itself is added once.
+    #[inline]
+    pub(crate) fn push_client_in(&mut self, tenant: Option<Id<'_>>, client: Client<'_>, ipv6_prefix: u8) {
+        if !matches!(client, Client::Tenant(_)) {
+            self.push_tenant(tenant.map(Id::as_str));
+        }
+        self.push_client(client, ipv6_prefix);
     }
 
     /// Adds a client.

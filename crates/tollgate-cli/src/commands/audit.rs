@@ -46,6 +46,9 @@ pub(crate) struct Audit {
     /// Only changes before then: how long ago or a time
     #[arg(long, value_name = "WHEN", value_parser = parse_time)]
     until: Option<String>,
+    /// Only changes of items and clients of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
     /// Only entries after this one, oldest first
     #[arg(long, value_name = "ENTRY")]
     after: Option<u64>,
@@ -69,8 +72,8 @@ Examples:
 }
 
 const COLUMNS: Columns = Columns {
-    headings: &["ENTRY", "WHEN", "BY", "ACTION", "KIND", "SUBJECT", "CHANGED"],
-    optional: &["CHANGED"],
+    headings: &["ENTRY", "WHEN", "BY", "ACTION", "KIND", "SUBJECT", "TENANT", "CHANGED"],
+    optional: &["CHANGED", "TENANT"],
     row,
 };
 
@@ -87,6 +90,7 @@ pub(crate) fn run(audit: &Audit, client: &Client, output: &Output) -> Result<Exi
         ("subject", audit.subject.as_deref()),
         ("since", audit.since.as_deref()),
         ("until", audit.until.as_deref()),
+        ("tenant", audit.tenant.as_deref()),
         ("newest", audit.after.is_none().then_some("true")),
         ("after", after.as_deref()),
     ];
@@ -147,6 +151,7 @@ fn row(entry: &Value) -> Vec<Cell> {
         text_of(&entry["action"]).into(),
         kind_name(&text_of(&entry["kind"])).into(),
         joined(&entry["subject"], " ").into(),
+        text_of(&entry["tenant"]).into(),
         changed_keys(&entry["before"], &entry["after"]).into(),
     ]
 }

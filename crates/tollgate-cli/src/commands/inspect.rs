@@ -14,6 +14,9 @@ pub(crate) struct Inspect {
     /// Client: `alice`, 203.0.113.7, or with a prefix: `user:`, `api_key:` (the key's id), `ip:`, `login:`, `tenant:`
     #[arg(value_parser = ClientName::parse)]
     subject: ClientName,
+    /// Tenant (organization) of the client
+    #[arg(long)]
+    tenant: Option<String>,
     /// Only rules that apply to this endpoint
     #[arg(long)]
     endpoint: Option<String>,
@@ -26,20 +29,29 @@ pub(crate) struct Inspect {
 }
 
 pub(crate) fn run(inspect: &Inspect, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let is_tenant = inspect.subject.kind == "tenant";
+    if is_tenant && inspect.tenant.is_some() {
+        return Err(CliError::Arguments("--tenant cannot be combined with a client tenant:NAME".to_owned()));
+    }
     let pairs = [
         (inspect.subject.kind, Some(&*inspect.subject.name)),
+        ("tenant", inspect.tenant.as_deref()),
         ("endpoint", inspect.endpoint.as_deref()),
         ("tier", inspect.tier.as_deref()),
         ("method", inspect.method.as_deref()),
     ];
     let response = client.get(&format!("/v1/admin/counters{}", query(&pairs)))?;
+    output.warnings(&response.body);
     Ok(output.response(&response.text, || render(&response.body, output))?)
 }
 
 fn render(body: &Value, output: &Output) -> String {
     let none = Vec::new();
     let list = |key: &str| body[key].as_array().unwrap_or(&none).iter();
-    let client = body["client"].as_str().map_or_else(|| "the client".to_owned(), escape);
+    let mut client = body["client"].as_str().map_or_else(|| "the client".to_owned(), escape);
+    if let Some(tenant) = body["tenant"].as_str().filter(|tenant| format!("tenant:{tenant}") != client) {
+        client = format!("{client} of tenant {}", escape(tenant));
+    }
     let client = output.paint(Style::Heading, &client);
     let mut lines = vec![format!("{client}: {}", counters_in_use(body))];
     if body["degraded"].as_bool() == Some(true) {

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::list::{Columns, LimitArg, ListQuery};
-use crate::client::url::segment;
+use crate::client::url::{query, segment};
 use crate::client::{ApiResponse, Precondition};
 use crate::input::confirm::ConfirmArgs;
 use crate::input::item_file::{ItemFile, without_server_fields};
@@ -33,6 +33,14 @@ pub(crate) struct UserArg {
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     #[serde(rename = "user_id")]
     pub(crate) user: String,
+}
+
+/// The tenant of an item.
+#[derive(Args, Serialize)]
+pub(crate) struct TenantArg {
+    /// Tenant (organization) that it belongs to
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) tenant: Option<String>,
 }
 
 /// The flag for a trial run.
@@ -79,13 +87,20 @@ pub(crate) struct DeleteArgs {
 /// The items of one kind on a server.
 pub(crate) struct Items<'a> {
     pub(crate) kind: ItemKind,
+    pub(crate) tenant: Option<&'a str>,
     pub(crate) client: &'a Client,
     pub(crate) output: &'a Output,
 }
 
 impl Items<'_> {
-    fn path(&self, id: &str) -> String {
-        format!("/v1/admin/{}/{}", self.kind.plural(), segment(id))
+    /// The path of an item, or of an action on it, with the query.
+    fn path(&self, id: &str, action: &str, dry: Option<&DryRunArg>) -> String {
+        format!("/v1/admin/{}/{}{action}{}", self.kind.plural(), segment(id), self.query(dry))
+    }
+
+    fn query(&self, dry: Option<&DryRunArg>) -> String {
+        let dry_run = dry.filter(|dry| dry.dry_run).map(|_| "true");
+        query(&[("dry_run", dry_run), ("tenant", self.tenant)])
     }
 
     /// Prints all items that match the filters.
@@ -102,7 +117,7 @@ impl Items<'_> {
 
     /// Fetches one item.
     pub(crate) fn get(&self, id: &str) -> Result<ApiResponse, CliError> {
-        Ok(self.client.get(&self.path(id))?)
+        Ok(self.client.get(&self.path(id, "", None))?)
     }
 
     /// Prints one item as a list of fields, those of `order` first.
@@ -141,7 +156,7 @@ impl Items<'_> {
         precondition: Precondition,
         dry: &DryRunArg,
     ) -> Result<ApiResponse, CliError> {
-        let path = format!("{}{}", self.path(id), dry.query());
+        let path = self.path(id, "", Some(dry));
         Ok(self.client.put(&path, body, precondition)?)
     }
 
@@ -168,13 +183,13 @@ impl Items<'_> {
         body: &Value,
         dry: &DryRunArg,
     ) -> Result<ApiResponse, CliError> {
-        let path = format!("{}/{action}{}", self.path(id), dry.query());
+        let path = self.path(id, &format!("/{action}"), Some(dry));
         Ok(self.client.post(&path, body, Precondition::None)?)
     }
 
     /// Creates an item whose id the server chooses.
     pub(crate) fn create(&self, body: &impl Serialize, dry: &DryRunArg) -> Result<ApiResponse, CliError> {
-        let path = format!("/v1/admin/{}{}", self.kind.plural(), dry.query());
+        let path = format!("/v1/admin/{}{}", self.kind.plural(), self.query(Some(dry)));
         Ok(self.client.post(&path, body, Precondition::None)?)
     }
 
@@ -205,7 +220,7 @@ impl Items<'_> {
 
     /// Deletes an item without a confirmation.
     pub(crate) fn delete_unconfirmed(&self, id: &str, write: &WriteArgs) -> Result<Exit, CliError> {
-        let path = format!("{}{}", self.path(id), write.dry.query());
+        let path = self.path(id, "", Some(&write.dry));
         let mut response = self.client.delete(&path, write.precondition())?;
         if response.body.is_null() {
             response.text = format!("{:#}", json!({ "deleted": { "kind": self.kind.noun(), "id": id } }));

@@ -238,7 +238,7 @@ const FIELDS: [&str; 16] = [
 ];
 
 pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
-    let items = Items { kind: ItemKind::Key, client, output };
+    let items = Items { kind: ItemKind::Key, tenant: None, client, output };
     match command {
         Command::Create(create) => {
             let response = items.create(&**create, &create.dry)?;

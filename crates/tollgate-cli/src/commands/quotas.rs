@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::items::{DeleteArgs, Items, UserArg, WriteArgs};
+use super::items::{DeleteArgs, Items, TenantArg, UserArg, WriteArgs};
 use super::list::{Columns, LimitArg};
 use crate::client::{Precondition, without_nulls};
 use crate::input::item_file::without_server_fields;
@@ -31,14 +31,21 @@ Examples:
         #[arg(long)]
         tier: Option<String>,
         #[command(flatten)]
+        tenant: TenantArg,
+        #[command(flatten)]
         limit: LimitArg,
     },
     /// Print the quota and usage of one user
     #[command(after_help = "\
 Examples:
   tollgate quotas get alice
-  tollgate quotas get alice --json")]
-    Get(UserArg),
+  tollgate quotas get alice --tenant acme --json")]
+    Get {
+        #[command(flatten)]
+        user: UserArg,
+        #[command(flatten)]
+        tenant: TenantArg,
+    },
     /// Set a user's tier or limits; fields that are not given stay unchanged
     #[command(
         override_usage = "tollgate quotas set [OPTIONS] <USER>",
@@ -62,6 +69,8 @@ Examples:
         #[command(flatten)]
         user: UserArg,
         #[command(flatten)]
+        tenant: TenantArg,
+        #[command(flatten)]
         delete: DeleteArgs,
     },
 }
@@ -74,6 +83,9 @@ pub(crate) struct Set {
     #[command(flatten)]
     #[serde(flatten)]
     user: UserArg,
+    #[command(flatten)]
+    #[serde(flatten)]
+    tenant: TenantArg,
     /// Tier of the user
     #[arg(long)]
     tier: Option<String>,
@@ -103,6 +115,7 @@ const ATTEMPTS: usize = 5;
 const COLUMNS: Columns = Columns {
     headings: &[
         "USER",
+        "TENANT",
         "TIER",
         "PER HOUR",
         "PER DAY",
@@ -118,8 +131,9 @@ const COLUMNS: Columns = Columns {
 };
 
 /// The first columns, and the fields that `get` prints first.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     "user_id",
+    "tenant",
     "tier",
     "requests_per_hour",
     "requests_per_day",
@@ -134,15 +148,20 @@ const FIELDS: [&str; 12] = [
 ];
 
 pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
-    let items = Items { kind: ItemKind::Quota, client, output };
+    let tenant = match command {
+        Command::List { tenant, .. } | Command::Get { tenant, .. } | Command::Delete { tenant, .. } => tenant,
+        Command::Set(set) => &set.tenant,
+    };
+    let tenant = tenant.tenant.as_deref();
+    let items = Items { kind: ItemKind::Quota, tenant, client, output };
     match command {
-        Command::List { prefix, tier, limit } => {
-            let filters = [("prefix", prefix.as_deref()), ("tier", tier.as_deref())];
+        Command::List { prefix, tier, limit, .. } => {
+            let filters = [("prefix", prefix.as_deref()), ("tier", tier.as_deref()), ("tenant", tenant)];
             items.list(&filters, limit, &COLUMNS)
         }
-        Command::Get(user) => items.print_fields(&user.user, &FIELDS),
+        Command::Get { user, .. } => items.print_fields(&user.user, &FIELDS),
         Command::Set(set) => run_set(set, &items),
-        Command::Delete { user, delete } => items.delete(&user.user, delete),
+        Command::Delete { user, delete, .. } => items.delete(&user.user, delete),
     }
 }
 
@@ -190,7 +209,7 @@ fn changed(mut item: Map<String, Value>, set: &Set) -> Map<String, Value> {
 }
 
 fn row(quota: &Value) -> Vec<Cell> {
-    let mut cells: Vec<Cell> = FIELDS[..8].iter().map(|key| text_of(&quota[*key]).into()).collect();
+    let mut cells: Vec<Cell> = FIELDS[..9].iter().map(|key| text_of(&quota[*key]).into()).collect();
     cells.push(format_time(&quota["last_request_at"]).into());
     cells.push(blocked(quota));
     cells

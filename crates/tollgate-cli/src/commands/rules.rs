@@ -188,7 +188,9 @@ pub(crate) fn run(
     match command {
         Command::Lint { files } => lint::run(files, output),
         Command::List(list) => match &*list.files {
-            [] => list::list(list, &Items { kind: ItemKind::Rule, client: &connect()?, output }),
+            [] => {
+                list::list(list, &Items { kind: ItemKind::Rule, tenant: None, client: &connect()?, output })
+            }
             [_, ..] if list.limit.limit.is_some() => {
                 Err(CliError::Arguments("--limit cannot be combined with a file".to_owned()))
             }
@@ -200,7 +202,7 @@ pub(crate) fn run(
 }
 
 fn run_remote(command: &RemoteCommand, client: &Client, output: &Output) -> Result<Exit, CliError> {
-    let items = Items { kind: ItemKind::Rule, client, output };
+    let items = Items { kind: ItemKind::Rule, tenant: None, client, output };
     match command {
         RemoteCommand::Get(rule) => items.print_toml(&rule.name),
         RemoteCommand::Put(put) => items.put_item(&item_file::read(&put.file, ItemKind::Rule)?, &put.options),

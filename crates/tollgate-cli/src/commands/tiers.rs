@@ -110,7 +110,7 @@ const COLUMNS: Columns =
     Columns { headings: &["TIER", "LIMITS", "DESCRIPTION", "SOURCE"], optional: &["SOURCE"], row };
 
 pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
-    let items = Items { kind: ItemKind::Tier, client, output };
+    let items = Items { kind: ItemKind::Tier, tenant: None, client, output };
     match command {
         Command::List { prefix, limit } => items.list(&[("prefix", prefix.as_deref())], limit, &COLUMNS),
         Command::Get(tier) => items.print_toml(&tier.name),

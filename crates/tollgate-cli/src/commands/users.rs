@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
 
 use super::client_name::{ClientName, KINDS};
-use super::items::{Items, WriteArgs};
+use super::items::{Items, TenantArg, WriteArgs};
 use super::list::{Columns, LimitArg};
 use crate::input::expiry::{Expiry, parse_duration, parse_expiry};
 use crate::item_kind::ItemKind;
@@ -20,6 +20,7 @@ Examples:
   tollgate users block alice --reason 'unpaid invoice'
   tollgate users block ip:192.0.2.0/24 --reason 'password guessing' --for 1h
   tollgate users block tenant:acme --reason unpaid --until 2027-01-31T00:00:00Z
+  tollgate users block bob --tenant acme --reason abuse
   tollgate users block alice --reason test --dry-run
 
 If the client is already blocked, reason and expiry are replaced.")]
@@ -59,6 +60,8 @@ Examples:
         /// Only clients of this kind
         #[arg(long, value_parser = KINDS)]
         kind: Option<String>,
+        #[command(flatten)]
+        tenant: TenantArg,
         /// Include expired blocks
         #[arg(long)]
         all: bool,
@@ -72,13 +75,23 @@ pub(crate) struct BlockTarget {
     /// Client: `alice`, 203.0.113.7, 192.0.2.0/24, or with a prefix: `user:`, `api_key:` (the key's id), `ip:`, `login:`, `tenant:`
     #[arg(value_name = "CLIENT", value_parser = ClientName::parse_blockable)]
     client: ClientName,
+    /// Tenant (organization) of a user, login or address; an address without one is blocked in every tenant
+    #[arg(long)]
+    tenant: Option<String>,
 }
 
-const COLUMNS: Columns =
-    Columns { headings: &["CLIENT", "UNTIL", "REASON", "BY", "SINCE"], optional: &["SINCE", "BY"], row };
+const COLUMNS: Columns = Columns {
+    headings: &["CLIENT", "TENANT", "UNTIL", "REASON", "BY", "SINCE"],
+    optional: &["SINCE", "BY", "TENANT"],
+    row,
+};
 
 pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
-    let blocks = Items { kind: ItemKind::Block, client, output };
+    let tenant = match command {
+        Command::Block { target, .. } | Command::Unblock { target, .. } => target.tenant.as_deref(),
+        Command::Blocked { tenant, .. } => tenant.tenant.as_deref(),
+    };
+    let blocks = Items { kind: ItemKind::Block, tenant, client, output };
     match command {
         Command::Block { target, reason, until, duration, write } => {
             let name = target.client.to_string();
@@ -86,8 +99,9 @@ pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result
             blocks.put(&name, &body, write.precondition(), &write.dry)
         }
         Command::Unblock { target, write } => blocks.delete_unconfirmed(&target.client.to_string(), write),
-        Command::Blocked { kind, all, limit } => {
-            let filters = [("kind", kind.as_deref()), ("active", (!all).then_some("true"))];
+        Command::Blocked { kind, all, limit, .. } => {
+            let active = (!all).then_some("true");
+            let filters = [("kind", kind.as_deref()), ("tenant", tenant), ("active", active)];
             blocks.list(&filters, limit, &COLUMNS)
         }
     }
@@ -111,6 +125,7 @@ fn row(block: &Value) -> Vec<Cell> {
     let until = format_time(&block["until"]);
     vec![
         text_of(&block["client"]).into(),
+        text_of(&block["tenant"]).into(),
         if until.is_empty() { "never expires".into() } else { until.into() },
         text_of(&block["reason"]).into(),
         text_of(&block["created_by"]).into(),

@@ -81,10 +81,10 @@ impl ImportSet {
             let (Some(kind), Value::Array(items)) = (kind, items) else { continue };
             let merged = self.items.entry(kind).or_default();
             for item in items {
-                let id =
-                    kind.id_fields().iter().map(|key| text_of(&item[*key])).collect::<Vec<_>>().join(" ");
+                let id: Vec<String> = kind.id_fields().iter().map(|key| text_of(&item[*key])).collect();
                 if let Some(other) = seen.insert((kind, id.clone()), path.to_owned()) {
-                    let noun = kind.noun();
+                    let (noun, id) = (kind.noun(), id.join(" "));
+                    let id = id.trim_end();
                     let reason = format!("{path}: {noun} {id:?} is already defined in {other}");
                     return Err(CliError::Arguments(reason));
                 }
@@ -97,4 +97,4 @@ impl ImportSet {
 }
 
 /// The file in which each item was seen first.
-type Seen = HashMap<(ItemKind, String), String>;
+type Seen = HashMap<(ItemKind, Vec<String>), String>;

@@ -131,7 +131,7 @@ fn change(change: &Value, output: &Output, text: &mut String) {
 /// Whether the title already shows the field.
 fn is_in_title(key: &str, change: &Value, id: &[String]) -> bool {
     let in_title = |side: &&Value| side[key].is_null() || id.contains(&printable(&side[key]));
-    ["name", "user_id", "client", "id", "endpoint"].contains(&key)
+    ["name", "user_id", "client", "id", "endpoint", "tenant"].contains(&key)
         && [&change["before"], &change["after"]].iter().all(in_title)
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::is_unprintable;
 
 /// The order of keys; others follow alphabetically.
-const KEY_ORDER: [&str; 15] = [
+const KEY_ORDER: [&str; 16] = [
     "name",
     "user_id",
     "client",
@@ -19,6 +19,7 @@ const KEY_ORDER: [&str; 15] = [
     "enabled",
     "when",
     "per",
+    "across_tenants",
     "layer",
     "algorithm",
     "limit",

@@ -16,8 +16,8 @@ fn newest_entries_come_first() {
         &["audit", "--kind", "rule", "--by", "key:abc", "--subject", "free"],
     );
     let expected = "\
-ENTRY  WHEN                  BY       ACTION  KIND   SUBJECT   CHANGED
-9      2026-01-01T00:00:00Z  key:abc  put     rule   free      layer, priority
+ENTRY  WHEN                  BY       ACTION  KIND   SUBJECT   TENANT  CHANGED
+9      2026-01-01T00:00:00Z  key:abc  put     rule   free              layer, priority
 8      2026-01-01T00:00:00Z  admin    put     limit  alice /a
 ";
     assert_eq!((ran.code, &*ran.stdout), (0, expected));

@@ -17,8 +17,8 @@ fn quotas_are_listed_with_usage() {
     let (ran, sent) =
         run_against(&[respond("200 OK", &body)], &["quotas", "list", "--tier", "pro", "--prefix", "a"]);
     let expected = "\
-USER   TIER  PER HOUR  PER DAY  BURST  TODAY  MONTH  EXCEEDED  LAST REQUEST          BLOCKED
-alice  pro   100                5      7      70     2         2026-01-01T00:00:00Z  until 2027-01-01T00:00:00Z: abuse
+USER   TENANT  TIER  PER HOUR  PER DAY  BURST  TODAY  MONTH  EXCEEDED  LAST REQUEST          BLOCKED
+alice          pro   100                5      7      70     2         2026-01-01T00:00:00Z  until 2027-01-01T00:00:00Z: abuse
 ";
     assert_eq!((ran.code, &*ran.stdout), (0, expected));
     assert_eq!(sent[0].line(), "GET /v1/admin/quotas?prefix=a&tier=pro&limit=1000");
@@ -44,6 +44,24 @@ fn set_changes_only_given_fields() {
     assert_eq!((sent[1].line(), sent[1].header("if-match")), ("PUT /v1/admin/quotas/alice", Some("\"9\"")));
     let body = json!({"user_id": "alice", "tier": "pro", "requests_per_hour": 100, "requests_per_day": 500});
     assert_eq!(sent[1].body(), body);
+}
+
+#[test]
+fn tenant_selects_the_quota() {
+    let listed = [respond("200 OK", r#"{"quotas":[],"next":null}"#)];
+    let (_, sent) = run_against(&listed, &["quotas", "list", "--tenant", "acme"]);
+    assert_eq!(sent[0].line(), "GET /v1/admin/quotas?tenant=acme&limit=1000");
+    let (_, sent) = run_against(&[respond("200 OK", QUOTA)], &["quotas", "get", "bob", "--tenant", "a&b"]);
+    assert_eq!(sent[0].line(), "GET /v1/admin/quotas/bob?tenant=a%26b");
+    let none = error_response("404 Not Found", "NOT_FOUND", "no such quota", "{}");
+    let created = [none, respond("201 Created", QUOTA).version(1)];
+    let args = ["quotas", "set", "bob", "--tenant", "acme", "--tier", "pro", "--dry-run"];
+    let (_, sent) = run_against(&created, &args);
+    assert_eq!(sent[1].line(), "PUT /v1/admin/quotas/bob?dry_run=true&tenant=acme");
+    assert_eq!(sent[1].body(), json!({"user_id": "bob", "tenant": "acme", "tier": "pro"}));
+    let args = ["quotas", "delete", "bob", "--tenant", "acme", "--yes"];
+    let (_, sent) = run_against(&[respond("204 No Content", "")], &args);
+    assert_eq!(sent[0].line(), "DELETE /v1/admin/quotas/bob?tenant=acme");
 }
 
 #[test]

@@ -28,6 +28,19 @@ fn block_sends_reason_and_expiry() {
 }
 
 #[test]
+fn tenant_selects_the_block() {
+    let created = [respond("201 Created", BLOCK).version(3)];
+    let (_, sent) = run_against(&created, &["users", "block", "bob", "--tenant", "acme", "--reason", "r"]);
+    assert_eq!(sent[0].line(), "PUT /v1/admin/blocks/user%3Abob?tenant=acme");
+    let (_, sent) =
+        run_against(&[respond("204 No Content", "")], &["users", "unblock", "bob", "--tenant", "acme"]);
+    assert_eq!(sent[0].line(), "DELETE /v1/admin/blocks/user%3Abob?tenant=acme");
+    let listed = [respond("200 OK", r#"{"blocks":[],"next":null}"#)];
+    let (_, sent) = run_against(&listed, &["users", "blocked", "--tenant", "acme"]);
+    assert_eq!(sent[0].line(), "GET /v1/admin/blocks?tenant=acme&active=true&limit=1000");
+}
+
+#[test]
 fn unblock_deletes_the_block() {
     let (ran, sent) = run_against(&[respond("204 No Content", "")], &["users", "unblock", "alice"]);
     assert_eq!((ran.code, &*ran.stdout), (0, "unblocked user:alice\n"));
@@ -42,9 +55,9 @@ fn blocked_clients_are_listed() {
     let body = format!(r#"{{"blocks":[{BLOCK},{{"client":"ip:::1","reason":"r"}}],"next":null}}"#);
     let (ran, sent) = run_against(&[respond("200 OK", &body)], &["users", "blocked", "--kind", "api_key"]);
     let expected = "\
-CLIENT      UNTIL                 REASON  BY     SINCE
-user:alice  2027-01-01T00:00:00Z  abuse   admin  2026-01-01T00:00:00Z
-ip:::1      never expires         r
+CLIENT      TENANT  UNTIL                 REASON  BY     SINCE
+user:alice          2027-01-01T00:00:00Z  abuse   admin  2026-01-01T00:00:00Z
+ip:::1              never expires         r
 ";
     assert_eq!((ran.code, &*ran.stdout), (0, expected));
     assert_eq!(sent[0].line(), "GET /v1/admin/blocks?kind=api_key&active=true&limit=1000");

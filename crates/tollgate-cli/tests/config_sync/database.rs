@@ -111,12 +111,12 @@ pub(crate) fn rule(name: &str, requests: u32) -> Item {
 }
 
 pub(crate) fn quota(user: &str, limits: AccountLimits) -> Item {
-    Item::Quota(QuotaItem { user: user.to_owned(), tier: None, limits })
+    Item::Quota(QuotaItem { tenant: None, user: user.to_owned(), tier: None, limits })
 }
 
 pub(crate) fn block(user: &str) -> Item {
     let (subject, reason) = (user.to_owned(), "abuse".to_owned());
-    Item::Block(BlockItem { kind: BlockKind::User, subject, reason, until_micros: None })
+    Item::Block(BlockItem { tenant: None, kind: BlockKind::User, subject, reason, until_micros: None })
 }
 
 impl Store {

@@ -157,11 +157,11 @@ fn bound_caller_sees_only_its_tenant() {
     for (method, path, body) in [
         ("GET", "/v1/admin/penalties", ""),
         ("GET", "/v1/admin/rules", ""),
-        ("GET", "/v1/admin/counters?user=a", ""),
+        ("GET", "/v1/admin/counters?user=a&tenant=globex", ""),
         ("POST", "/v1/admin/reload", ""),
-        ("GET", "/v1/rate-limit/config?user_id=a&endpoint=/x", ""),
-        ("DELETE", "/v1/rate-limit/config?user_id=a&endpoint=/x", ""),
-        ("POST", "/v1/rate-limit/reset", CHECK),
+        ("GET", "/v1/rate-limit/config?user_id=a&endpoint=/x&tenant=globex", ""),
+        ("DELETE", "/v1/rate-limit/config?user_id=a&endpoint=/x&tenant=globex", ""),
+        ("POST", "/v1/rate-limit/reset", r#"{"user_id":"a","endpoint":"/x","tenant":"globex"}"#),
     ] {
         assert_eq!(service.with_key(&bound.text, method, path, body).status, 403, "{method} {path}");
     }

@@ -109,3 +109,37 @@ fn redis_data_loss_is_logged_with_a_database_too() {
         node.log().contains("lost its data or was restored").then_some(())
     });
 }
+
+#[test]
+fn items_reach_other_nodes_with_their_tenant() {
+    let postgres = PostgresServer::start();
+    let url = postgres.create_database();
+    let nodes = [(); 2].map(|()| node(&url, ""));
+    let put = |path: &str, body: &str| {
+        let put = nodes[0].admin("PUT", path, body);
+        assert!(put.status < 300, "{path}: {}", put.text);
+    };
+    put("/v1/admin/quotas/bob?tenant=acme", r#"{"requests_per_hour":77}"#);
+    put("/v1/admin/blocks/login:bob?tenant=acme", r#"{"reason":"abuse"}"#);
+    let config = r#"{"tenant":"acme","user_id":"bob","endpoint":"/x","limit":88,"window_seconds":60,"strategy":"gcra"}"#;
+    put("/v1/rate-limit/config", config);
+    let status = |query: &str| {
+        let path = format!("/v1/rate-limit/status?user_id=bob&{query}");
+        let body = nodes[1].admin("GET", &path, "").json();
+        (body["limit"].as_u64(), body["decision"] == "blocked")
+    };
+    let of_acme = |query: &str| status(&format!("{query}&tenant=acme"));
+    wait_for("the quota", || (of_acme("endpoint=/y").0 == Some(77)).then_some(()));
+    wait_for("the block", || of_acme("endpoint=/y&login=bob").1.then_some(()));
+    wait_for("the limit", || (of_acme("endpoint=/x").0 == Some(88)).then_some(()));
+    for elsewhere in ["", "&tenant=beta"] {
+        let (limit, blocked) = status(&format!("endpoint=/x&login=bob{elsewhere}"));
+        assert!(!blocked && limit != Some(77) && limit != Some(88), "{elsewhere}: {limit:?}");
+    }
+    for path in ["/v1/admin/quotas/bob?tenant=acme", "/v1/admin/blocks/login:bob?tenant=acme"] {
+        assert_eq!(nodes[0].admin("DELETE", path, "").status, 204);
+    }
+    wait_for("the deletions", || {
+        (of_acme("endpoint=/y").0 != Some(77) && !of_acme("endpoint=/y&login=bob").1).then_some(())
+    });
+}

@@ -13,7 +13,7 @@ use crate::harness::wait_for;
 const MICROS_PER_DAY: u64 = 86_400_000_000;
 
 fn requests_of(store: &Store, user: &str) -> (u64, u64) {
-    let usage = store.ask(async |database| database.users_usage(&[user]).await.unwrap().pop());
+    let usage = store.ask(async |database| database.users_usage(&[user.into()]).await.unwrap().pop());
     usage.map_or((0, 0), |usage| (usage.requests_of_month, usage.exceeded_count))
 }
 

@@ -12,6 +12,7 @@ mod outages;
 mod problems;
 mod propagation;
 mod refusals;
+mod tenants;
 mod topologies;
 
 use crate::harness::{Service, wait_for};

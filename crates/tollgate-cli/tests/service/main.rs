@@ -30,6 +30,7 @@ mod scopes;
 mod shutdown;
 mod slow_clients;
 mod status;
+mod tenant_matrix;
 mod unread_responses;
 mod user_limits;
 mod warnings;

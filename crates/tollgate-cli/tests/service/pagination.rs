@@ -48,10 +48,10 @@ const HOSTILE: [&str; 16] = [
 const LISTS: [(&str, &[&str]); 7] = [
     ("rules", &["prefix", "action", "enabled", "source"]),
     ("tiers", &["prefix"]),
-    ("quotas", &["prefix", "tier"]),
+    ("quotas", &["prefix", "tenant", "tier"]),
     ("keys", &["prefix", "user_id", "tenant", "tier", "active", "expires_before"]),
-    ("blocks", &["prefix", "kind", "active"]),
-    ("audit", &["kind", "by", "subject", "newest", "since", "until"]),
+    ("blocks", &["prefix", "tenant", "kind", "active"]),
+    ("audit", &["kind", "by", "subject", "tenant", "newest", "since", "until"]),
     ("limits", &["user_id"]),
 ];
 

@@ -35,6 +35,8 @@ pub(crate) struct AuditQuery {
     since: Option<String>,
     /// Only entries before this time: RFC 3339, or how long ago (`2h`).
     until: Option<String>,
+    /// Only entries about items and clients of this tenant.
+    tenant: Option<String>,
     /// `true` lists the newest entries first.
     #[param(value_type = Option<bool>)]
     newest: Option<String>,
@@ -65,6 +67,8 @@ pub(crate) struct AuditEntryView {
     kind: String,
     /// Name or id of the item.
     subject: String,
+    /// Tenant of the item; null without one.
+    tenant: Option<String>,
     /// The item before the change; null if it did not exist.
     #[schema(value_type = Option<Object>)]
     before: Option<Json>,
@@ -84,7 +88,9 @@ pub(crate) async fn audit(call: Call) -> Result<Response, ApiError> {
     let query: AuditQuery = call.query()?;
     let limit = page::parse_limit(query.limit.as_deref())?;
     let after = query.after.as_deref().map(parse_entry_id).transpose()?;
-    for (field, text) in [("kind", &query.kind), ("by", &query.by), ("subject", &query.subject)] {
+    for (field, text) in
+        [("kind", &query.kind), ("by", &query.by), ("subject", &query.subject), ("tenant", &query.tenant)]
+    {
         check_text(field, text.as_deref())?;
     }
     let newest = parse_flag("newest", query.newest.as_deref())?;
@@ -92,8 +98,9 @@ pub(crate) async fn audit(call: Call) -> Result<Response, ApiError> {
         |field, text: Option<&str>| text.map(|text| parse_time(field, text, call.app.now())).transpose();
     let since_micros = time("since", query.since.as_deref())?;
     let until_micros = time("until", query.until.as_deref())?;
-    let filter =
-        AuditFilter { kind: query.kind, by: query.by, subject: query.subject, since_micros, until_micros };
+    let tenant = call.tenant(query.tenant.as_deref())?;
+    let AuditQuery { kind, by, subject, .. } = query;
+    let filter = AuditFilter { kind, by, subject, tenant, since_micros, until_micros };
     let database = change::database(&call)?;
     let entries = if newest {
         database.audit_newest(&filter, after, limit + 1).await
@@ -153,6 +160,7 @@ impl AuditEntryView {
             action: entry.action,
             kind: entry.kind,
             subject: entry.subject,
+            tenant: entry.tenant,
             before: entry.before,
             after: entry.after,
         }

@@ -16,6 +16,8 @@ use crate::http::error::{ApiError, Code};
 pub(crate) struct BlockProperties {
     /// `user:alice`, `api_key:<id>`, `tenant:acme`, `login:bob` or `ip:192.0.2.0/24`; may be omitted where the path contains it.
     client: Option<String>,
+    /// Tenant of a user, login or address. An address without a tenant is blocked in every tenant; other clients only without one.
+    tenant: Option<String>,
     /// Reason, shown to the client; at most 1024 bytes.
     reason: Option<String>,
     /// End of the block, RFC 3339; permanent if it has none.
@@ -26,6 +28,7 @@ impl From<&BlockItem> for BlockProperties {
     fn from(block: &BlockItem) -> Self {
         BlockProperties {
             client: Some(format!("{}:{}", block.kind.as_str(), block.subject)),
+            tenant: block.tenant.clone(),
             reason: Some(block.reason.clone()),
             until: block.until_micros.map(view::timestamp),
         }
@@ -59,7 +62,8 @@ impl AdminResource for Blocks {
     const KIND: ItemKind = ItemKind::Block;
     const ID_FIELD: &'static str = "client";
     const FILTERS: &'static [ListFilter] =
-        &[list_query::PREFIX, list_query::BLOCK_KIND, list_query::ACTIVE_BLOCKS];
+        &[list_query::PREFIX, list_query::TENANT, list_query::BLOCK_KIND, list_query::ACTIVE_BLOCKS];
+    const IN_TENANT: bool = true;
     const OPERATIONS: Operations = Operations {
         noun: "block",
         id: "The client: `user:alice`.",
@@ -74,15 +78,17 @@ impl AdminResource for Blocks {
     type View = BlockView;
     type Usage = ();
 
-    fn parse_id(text: &str) -> Result<ItemId, ApiError> {
+    fn parse_id(text: &str, tenant: Option<&str>) -> Result<ItemId, ApiError> {
         let (kind, subject) = parse::parse_client(text)
             .map_err(|reason| ApiError::field(Code::InvalidInput, Self::ID_FIELD, reason))?;
-        Ok(ItemId::Block { kind, subject })
+        Ok(ItemId::Block { tenant: tenant.map(str::to_owned), kind, subject })
     }
 
     fn matches(stored: &StoredItem, filter: &ItemFilter) -> bool {
         let Item::Block(block) = &stored.item else { return false };
         filter.prefix.as_ref().is_none_or(|prefix| block.subject.starts_with(&**prefix))
+            && (filter.tenants.is_empty()
+                || block.tenant.as_ref().is_some_and(|own| filter.tenants.contains(own)))
             && filter.block_kind.is_none_or(|kind| block.kind == kind)
             && filter.active_at_micros.is_none_or(|now| block.until_micros.is_none_or(|until| now < until))
     }

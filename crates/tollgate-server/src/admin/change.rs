@@ -45,7 +45,10 @@ fn name(id: &ItemId) -> String {
         ItemKind::Limit => "limit",
         kind => kind.as_str(),
     };
-    format!("{kind} {:?}", id.to_string())
+    match id.tenant() {
+        Some(tenant) => format!("{kind} {:?} of tenant {tenant:?}", id.to_string()),
+        None => format!("{kind} {:?}", id.to_string()),
+    }
 }
 
 pub(crate) fn database(call: &Call) -> Result<Database, ApiError> {

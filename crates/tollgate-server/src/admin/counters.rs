@@ -12,11 +12,12 @@ use tollgate::{Request, Timestamp};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::check::request::CheckRequest;
+use crate::check::warnings::Warnings;
 use crate::http::error::ApiError;
 use crate::http::response;
 use crate::http::{Call, Response};
 
-/// Selects the client by exactly one of `user`, `api_key`, `ip`, `login`, `tenant`.
+/// Selects the client by exactly one of `user`, `api_key`, `ip` and `login`, inside `tenant` if it is given, or by `tenant` alone.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -29,7 +30,7 @@ pub(crate) struct CountersQuery {
     ip: Option<String>,
     /// A login name.
     login: Option<String>,
-    /// A tenant.
+    /// The tenant of the client.
     tenant: Option<String>,
     /// Only rules that match this endpoint; default all endpoints.
     endpoint: Option<String>,
@@ -44,6 +45,9 @@ pub(crate) struct CountersQuery {
 pub(crate) struct CountersResponse {
     /// The client: `user:alice`.
     client: Option<String>,
+    /// The tenant of the client; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
     /// The endpoint of the query, normalized; null for all endpoints.
     endpoint: Option<String>,
     /// `memory` or `redis`.
@@ -68,6 +72,10 @@ pub(crate) struct CountersResponse {
     skipped: Vec<String>,
     /// The missing dimensions of each skipped rule, such as `endpoint` or `method`.
     skipped_for: BTreeMap<String, Vec<String>>,
+    /// What may not be as meant; absent if nothing.
+    #[serde(skip_serializing_if = "Warnings::is_empty")]
+    #[schema(value_type = Option<Vec<String>>)]
+    warnings: Warnings,
 }
 
 /// One counter.
@@ -102,7 +110,7 @@ pub(crate) struct CounterView {
 )]
 pub(crate) async fn counters(call: Call) -> Result<Response, ApiError> {
     let query: CountersQuery = call.query()?;
-    query.require_one_client()?;
+    query.require_one_client(call.caller.tenant.is_some())?;
     let (checker, target) = (call.checker()?, query.target());
     let resolved = checker.resolve_target(&target);
     let resolved = resolved.map_err(|error| ApiError::from(error).naming("user_id", "user"))?;
@@ -114,7 +122,8 @@ pub(crate) async fn counters(call: Call) -> Result<Response, ApiError> {
     let counted = checker.rules().resolve(&request, &mut scratch).request;
     let explained = checker.explain(&request).await;
     let key_status = query.api_key.as_deref().and_then(|key| checker.key_status(key));
-    let body = CountersResponse::new(&counted, endpoints, store, inspection, explained.decision.block());
+    let mut body = CountersResponse::new(&counted, endpoints, store, inspection, explained.decision.block());
+    checker.warn_of_tenants(&request, &mut body.warnings);
     Ok(response::json(StatusCode::OK, &CountersResponse { key_status, ..body }))
 }
 
@@ -134,17 +143,13 @@ impl CountersQuery {
     }
 
     /// With two clients, each rule would choose between them.
-    fn require_one_client(&self) -> Result<(), ApiError> {
-        let clients = [
-            ("user", &self.user),
-            ("api_key", &self.api_key),
-            ("ip", &self.ip),
-            ("login", &self.login),
-            ("tenant", &self.tenant),
-        ];
+    fn require_one_client(&self, has_tenant: bool) -> Result<(), ApiError> {
+        let clients =
+            [("user", &self.user), ("api_key", &self.api_key), ("ip", &self.ip), ("login", &self.login)];
         let mut given = clients.iter().filter(|(_, name)| name.is_some()).map(|(kind, _)| *kind);
         match (given.next(), given.next()) {
             (Some(_), None) => Ok(()),
+            (None, _) if has_tenant || self.tenant.is_some() => Ok(()),
             (None, _) => {
                 Err(ApiError::invalid("user", "one of user, api_key, ip, login, tenant is required"))
             }
@@ -167,6 +172,8 @@ impl CountersResponse {
         let endpoint = (endpoints == EndpointScope::Requested).then(|| request.endpoint.as_str().to_owned());
         CountersResponse {
             client: request.client().map(|client| client.to_string()),
+            tenant: request.tenant.map(|tenant| tenant.as_str().to_owned()),
+            warnings: Warnings::default(),
             endpoint,
             store,
             degraded: inspection.degraded,

@@ -24,6 +24,7 @@ use super::change::{self, Applied, ConflictError};
 use super::list_query::{ListFilter, ListQuery};
 use super::page::Page;
 use super::{dry_run, preconditions, view};
+use crate::check::tenants_of_user;
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response, response};
 
@@ -38,6 +39,8 @@ pub(crate) trait AdminResource {
     const ID_FIELD: &'static str;
     /// Query parameters of the list beside `limit` and `after`.
     const FILTERS: &'static [ListFilter];
+    /// Whether items belong to a tenant or to none. `tenant` of the query selects it.
+    const IN_TENANT: bool = false;
     /// What OpenAPI says about the operations.
     const OPERATIONS: Operations;
 
@@ -48,10 +51,10 @@ pub(crate) trait AdminResource {
     /// Usage recorded for several items.
     type Usage: Default + Send + Sync;
 
-    /// The id in a path.
-    fn parse_id(text: &str) -> Result<ItemId, ApiError> {
+    /// The id in a path, in the tenant of the query.
+    fn parse_id(text: &str, tenant: Option<&str>) -> Result<ItemId, ApiError> {
         let missing = || ApiError::new(Code::NotFound, format!("{text:?} does not exist"));
-        ItemId::parse(Self::KIND, text).ok_or_else(missing)
+        ItemId::parse(Self::KIND, tenant, text).ok_or_else(missing)
     }
 
     /// The item in responses; none if it is of another kind.
@@ -167,6 +170,7 @@ async fn stored_page<R: AdminResource>(
 /// `POST /v1/admin/{kind}`
 pub(crate) async fn create<R: Writable>(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = RequestBody::read(&call, body).await?;
+    let (_, body) = with_tenant::<R>(&call, body)?;
     let (item, notes) = parse::<R>(&call, &body)?;
     write::<R>(&call, item, notes, Precondition::Absent, change::already_exists).await
 }
@@ -180,7 +184,7 @@ pub(crate) async fn read<R: AdminResource>(call: Call) -> Result<Response, ApiEr
     }
     let id = change::normalized_id(&call, &id);
     let stored = change::database(&call)?.get(&id).await?;
-    let stored = stored.ok_or_else(|| change::not_found(&id, None))?;
+    let stored = stored.ok_or_else(|| not_found(&call, &id))?;
     let etag = preconditions::etag(stored.version);
     let mut response = if preconditions::is_unchanged(&call.parts.headers, stored.version) {
         response::empty(StatusCode::NOT_MODIFIED)
@@ -194,8 +198,10 @@ pub(crate) async fn read<R: AdminResource>(call: Call) -> Result<Response, ApiEr
 
 /// `PUT /v1/admin/{kind}/{id}`
 pub(crate) async fn put<R: Writable>(call: Call, body: Incoming) -> Result<Response, ApiError> {
-    let id = path_id::<R>(&call)?;
-    let body = RequestBody::read(&call, body).await?.with_default(R::ID_FIELD, &id.to_string());
+    let text = call.path_param(R::ID_FIELD)?;
+    let (tenant, body) = with_tenant::<R>(&call, RequestBody::read(&call, body).await?)?;
+    let id = R::parse_id(&text, tenant.as_deref())?;
+    let body = body.with_default(R::ID_FIELD, &id.to_string());
     let (item, notes) = parse::<R>(&call, &body)?;
     if change::normalized_id(&call, &item.id()) != change::normalized_id(&call, &id) {
         return Err(ApiError::field(Code::InvalidInput, R::ID_FIELD, "differs from the path"));
@@ -232,7 +238,7 @@ pub(crate) async fn delete<R: AdminResource>(call: Call) -> Result<Response, Api
             precondition => (precondition, change::version_differs),
         };
     let edit = ItemEdit { write: ItemWrite::Delete(change::normalized_id(&call, &id)), precondition };
-    if dry_run::parse(&call)? {
+    if is_dry_run::<R>(&call)? {
         return dry_run::respond(&call, &[edit], conflict).await;
     }
     change::apply(&call, &[edit], conflict).await?;
@@ -241,7 +247,41 @@ pub(crate) async fn delete<R: AdminResource>(call: Call) -> Result<Response, Api
 
 /// The id in the path.
 pub(crate) fn path_id<R: AdminResource>(call: &Call) -> Result<ItemId, ApiError> {
-    R::parse_id(&call.path_param(R::ID_FIELD)?)
+    let text = call.path_param(R::ID_FIELD)?;
+    let tenant = if R::IN_TENANT { call.tenant(call.tenant_in_query()?.as_deref())? } else { None };
+    R::parse_id(&text, tenant.as_deref())
+}
+
+/// The tenant of an item that is written: that of the caller, the query or the body, which gets it as a default.
+fn with_tenant<R: AdminResource>(
+    call: &Call,
+    body: RequestBody,
+) -> Result<(Option<String>, RequestBody), ApiError> {
+    if !R::IN_TENANT {
+        return Ok((None, body));
+    }
+    let in_query = call.tenant_in_query()?;
+    let in_body = body.values().get("tenant").and_then(Json::as_str).map(str::to_owned);
+    let tenant = call.tenant(in_query.or(in_body).as_deref())?;
+    let body = match &tenant {
+        Some(tenant) => body.with_default("tenant", tenant),
+        None => body,
+    };
+    Ok((tenant, body))
+}
+
+fn is_dry_run<R: AdminResource>(call: &Call) -> Result<bool, ApiError> {
+    if R::IN_TENANT { dry_run::parse_in_tenant(call) } else { dry_run::parse(call) }
+}
+
+/// The error for a missing item. To an operator it names the tenants that have the user.
+fn not_found(call: &Call, id: &ItemId) -> ApiError {
+    let error = change::not_found(id, None);
+    let ItemId::Quota { tenant: None, user } = id else { return error };
+    match tenants_of_user(call.app.limiter().rules().accounts(), user) {
+        Some(warning) if call.caller.tenant.is_none() => error.with_message(warning),
+        _ => error,
+    }
 }
 
 /// Stores an item, or shows what would change.
@@ -254,8 +294,12 @@ async fn write<R: AdminResource>(
 ) -> Result<Response, ApiError> {
     let item = change::normalized(call, item)?;
     let id = item.id();
+    // Kinds without a tenant are refused to such a caller before.
+    if R::IN_TENANT {
+        call.tenant(id.tenant())?;
+    }
     let edit = ItemEdit { write: ItemWrite::Put(item), precondition };
-    if dry_run::parse(call)? {
+    if is_dry_run::<R>(call)? {
         return dry_run::respond(call, &[edit], conflict).await;
     }
     let mut applied = change::apply(call, &[edit], conflict).await?;
@@ -312,5 +356,10 @@ pub(crate) fn item_response(
 fn location(id: &ItemId) -> String {
     const KEPT: &AsciiSet =
         &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
-    format!("/v1/admin/{}/{}", view::plural(id.kind()), utf8_percent_encode(&id.to_string(), KEPT))
+    let path =
+        format!("/v1/admin/{}/{}", view::plural(id.kind()), utf8_percent_encode(&id.to_string(), KEPT));
+    match id.tenant() {
+        Some(tenant) => format!("{path}?tenant={}", utf8_percent_encode(tenant, KEPT)),
+        None => path,
+    }
 }

@@ -17,7 +17,7 @@ pub(crate) fn definition(item: &Item) -> Map<String, Json> {
         Item::Key(key) => without_absent(key_definition(key)),
         Item::Block(block) => without_absent(json!(BlockProperties::from(block))),
         Item::Limit(limit) => without_absent(json!({
-            "user_id": limit.user, "endpoint": limit.endpoint, "limit": limit.requests,
+            "tenant": limit.tenant, "user_id": limit.user, "endpoint": limit.endpoint, "limit": limit.requests,
             "window_seconds": limit.window_micros.div_ceil(1_000_000), "strategy": limit.algorithm,
             "burst_capacity": limit.burst,
         })),

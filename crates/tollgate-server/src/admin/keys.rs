@@ -141,7 +141,7 @@ impl AdminResource for Keys {
     type View = KeyView;
     type Usage = HashMap<String, KeyUsage>;
 
-    fn parse_id(text: &str) -> Result<ItemId, ApiError> {
+    fn parse_id(text: &str, _: Option<&str>) -> Result<ItemId, ApiError> {
         let id = ItemId::Key(text.to_owned());
         // No key has such an id, and some databases reject it.
         if text.len() > 64 || text.contains('\0') { Err(change::not_found(&id, None)) } else { Ok(id) }

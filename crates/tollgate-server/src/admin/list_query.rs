@@ -88,13 +88,16 @@ impl ListQuery {
         let expires_before =
             expires_before.transpose().map_err(|reason| invalid("expires_before", reason))?;
         let owned = |name| self.get(name).map(str::to_owned);
+        // A caller that is bound to a tenant lists its own items.
+        call.tenant(self.get("tenant"))?;
+        let tenant = self.get("tenant").or(call.caller.tenant.as_deref());
         let rules = call.app.limiter().rules();
         let ids = rules.normalization().ids;
         Ok(ItemFilter {
             prefix: owned("prefix"),
             tier: owned("tier"),
             users: id_forms(self.get("user_id"), ids.user),
-            tenants: id_forms(self.get("tenant"), ids.tenant),
+            tenants: id_forms(tenant, ids.tenant),
             action: owned("action"),
             enabled,
             block_kind: self.get("kind").and_then(BlockKind::parse),

@@ -56,7 +56,9 @@ pub(crate) fn parse_limit_to(max: u32, text: &str) -> Result<u32, ApiError> {
 
 /// The cursor that continues after an item.
 pub(crate) fn cursor(id: &ItemId) -> String {
-    URL_SAFE_NO_PAD.encode(format!("{}/{id}", id.kind().as_str()))
+    let parts = (id.kind().as_str(), id.tenant(), id.to_string());
+    // Serializing strings does not fail.
+    URL_SAFE_NO_PAD.encode(serde_json::to_string(&parts).unwrap_or_default())
 }
 
 /// The item that the cursor of a list of these kinds names.
@@ -64,10 +66,11 @@ pub(crate) fn parse_cursor(kinds: &[ItemKind], text: &str) -> Result<ItemId, Api
     let bytes = if text.len() <= CURSOR_BYTES_MAX { URL_SAFE_NO_PAD.decode(text).ok() } else { None };
     let decoded = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
     let id = decoded.as_deref().and_then(|decoded| {
-        let (kind, name) = decoded.split_once('/')?;
+        let (kind, tenant, name): (String, Option<String>, String) = serde_json::from_str(decoded).ok()?;
         let kind = kinds.iter().find(|known| known.as_str() == kind)?;
-        let id = ItemId::parse(*kind, name).filter(|id| id.to_string() == name)?;
-        (!name.is_empty() && !name.contains('\0')).then_some(id)
+        let id = ItemId::parse(*kind, tenant.as_deref(), &name).filter(|id| id.to_string() == name)?;
+        let is_text = |text: &str| !text.is_empty() && !text.contains('\0');
+        (is_text(&name) && tenant.as_deref().is_none_or(is_text)).then_some(id)
     });
     id.ok_or_else(|| ApiError::field(Code::InvalidInput, "after", "must be `next` of an earlier response"))
 }
@@ -83,8 +86,9 @@ mod tests {
         for id in [
             ItemId::Rule("a rule, with everything: \u{e9}\u{1f600}".to_owned()),
             ItemId::Key("a".to_owned()),
-            ItemId::Block { kind: BlockKind::Ip, subject: "2001:db8::/32".to_owned() },
-            ItemId::Limit { user: "a\"b".to_owned(), endpoint: "/x".to_owned() },
+            ItemId::Quota { tenant: Some("a/\"b".to_owned()), user: "[\"x\"]".to_owned() },
+            ItemId::Block { tenant: None, kind: BlockKind::Ip, subject: "2001:db8::/32".to_owned() },
+            ItemId::Limit { tenant: None, user: "a\"b".to_owned(), endpoint: "/x".to_owned() },
         ] {
             assert_eq!(parse_cursor(&[id.kind()], &cursor(&id)).unwrap(), id);
         }
@@ -96,10 +100,14 @@ mod tests {
         for text in ["", "=", "YQ==", "YR", "a", "!!!!", "AA", "' OR 1=1 --", "gICA", &long] {
             assert!(parse_cursor(&[ItemKind::Rule], text).is_err(), "{text}");
         }
-        assert!(parse_cursor(&[ItemKind::Block], &URL_SAFE_NO_PAD.encode("block/planet:earth")).is_err());
-        assert!(
-            parse_cursor(&[ItemKind::Limit], &URL_SAFE_NO_PAD.encode("user_endpoint_limit/[\"a\"]")).is_err()
-        );
+        for (kind, text) in [
+            (ItemKind::Block, r#"["block",null,"planet:earth"]"#),
+            (ItemKind::Limit, r#"["user_endpoint_limit",null,"[\"a\"]"]"#),
+            (ItemKind::Quota, r#"["quota","","bob"]"#),
+            (ItemKind::Rule, r#"["rule","acme","bob"]"#),
+        ] {
+            assert!(parse_cursor(&[kind], &URL_SAFE_NO_PAD.encode(text)).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -90,10 +90,10 @@ pub(crate) fn quota(fields: &mut TableReader<'_, '_>, _: &Map<String, Json>, _: 
     reject_read_only(fields, &REVISION_FIELDS);
     reject_read_only(fields, &["blocked", "block_reason", "blocked_until"]);
     reject_read_only(fields, &["requests_today", "requests_month", "last_request_at", "exceeded_count"]);
-    let user = fields.require("user_id", id);
+    let (tenant, user) = (fields.read("tenant", id), fields.require("user_id", id));
     let tier = fields.read("tier", id);
     let limits = account_limits(fields, false);
-    Some(Item::Quota(QuotaItem { user: user?, tier, limits }))
+    Some(Item::Quota(QuotaItem { tenant, user: user?, tier, limits }))
 }
 
 /// The properties of a key, without id and secret. A new key must not have expired already.
@@ -172,7 +172,12 @@ fn block_until(fields: &mut TableReader<'_, '_>, until_micros: Option<u64>) -> O
     reject_read_only(fields, &["active"]);
     let client = fields.require("client", client);
     let reason = fields.read("reason", prose).unwrap_or_default();
+    let tenant = fields.read("tenant", id);
     let (kind, subject) = client?;
+    if tenant.is_some() && !kind.is_within_tenant() {
+        fields.report("tenant", format!("is not allowed with {}:...: it is in no tenant", kind.as_str()));
+        return None;
+    }
     // Only API keys of tollgate can be blocked. A block of any other text would never match.
     if kind == BlockKind::ApiKey && !crate::auth::api_keys::is_id(&subject) {
         let reason =
@@ -180,13 +185,13 @@ fn block_until(fields: &mut TableReader<'_, '_>, until_micros: Option<u64>) -> O
         fields.report("client", reason.to_owned());
         return None;
     }
-    Some(Item::Block(BlockItem { kind, subject, reason, until_micros }))
+    Some(Item::Block(BlockItem { tenant, kind, subject, reason, until_micros }))
 }
 
 /// The override of one user on one endpoint, with the fields of `PUT /v1/rate-limit/config`.
 pub(crate) fn limit(fields: &mut TableReader<'_, '_>, _: &Map<String, Json>, _: Timestamp) -> Option<Item> {
     reject_read_only(fields, &["updated_at"]);
-    let user = fields.require("user_id", id);
+    let (tenant, user) = (fields.read("tenant", id), fields.require("user_id", id));
     let endpoint =
         fields.require("endpoint", checked(|text| Ok(parse_one_endpoint(text)?.as_str().to_owned())));
     let requests = fields.require("limit", integer(0..=u32::MAX));
@@ -202,6 +207,7 @@ pub(crate) fn limit(fields: &mut TableReader<'_, '_>, _: &Map<String, Json>, _: 
         return None;
     }
     Some(Item::Limit(UserEndpointLimit {
+        tenant,
         user: user?,
         endpoint: endpoint?,
         requests,

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use tollgate::accounts::BlockTarget;
-use tollgate_stores::sql::{Item, ItemKind, QuotaItem, StoredItem, UserUsage};
+use tollgate::identity::InTenant;
+use tollgate_stores::sql::{Item, ItemId, ItemKind, QuotaItem, StoredItem, UserUsage};
 use utoipa::ToSchema;
 
 use super::crud::{AdminResource, Operations, ParseItem, Writable};
@@ -19,6 +20,8 @@ use crate::http::error::ApiError;
 pub(crate) struct QuotaInput {
     /// The user; may be omitted where the path contains it.
     user_id: Option<String>,
+    /// Tenant of the user. The quota applies to requests with this tenant; without one, to requests without a tenant.
+    tenant: Option<String>,
     /// Tier of the user.
     tier: Option<String>,
     /// Requests per hour; overrides the rules.
@@ -33,6 +36,7 @@ impl From<&QuotaItem> for QuotaInput {
     fn from(quota: &QuotaItem) -> Self {
         QuotaInput {
             user_id: Some(quota.user.clone()),
+            tenant: quota.tenant.clone(),
             tier: quota.tier.clone(),
             requests_per_hour: quota.limits.requests_per_hour,
             requests_per_day: quota.limits.requests_per_day,
@@ -69,7 +73,8 @@ pub(crate) struct Quotas;
 impl AdminResource for Quotas {
     const KIND: ItemKind = ItemKind::Quota;
     const ID_FIELD: &'static str = "user_id";
-    const FILTERS: &'static [ListFilter] = &[list_query::PREFIX, list_query::TIER];
+    const FILTERS: &'static [ListFilter] = &[list_query::PREFIX, list_query::TENANT, list_query::TIER];
+    const IN_TENANT: bool = true;
     const OPERATIONS: Operations = Operations {
         noun: "quota",
         id: "The user.",
@@ -82,22 +87,28 @@ impl AdminResource for Quotas {
 
     type Input = QuotaInput;
     type View = QuotaView;
-    type Usage = HashMap<String, UserUsage>;
+    type Usage = HashMap<ItemId, UserUsage>;
 
     async fn usage(call: &Call, stored: &[StoredItem]) -> Result<Self::Usage, ApiError> {
-        let ids: Vec<String> = stored.iter().map(|stored| stored.item.id().to_string()).collect();
-        let users: Vec<&str> = ids.iter().map(|id| &**id).collect();
+        let quotas = stored.iter().filter_map(|stored| match &stored.item {
+            Item::Quota(quota) => Some(InTenant::new(quota.tenant.as_deref(), &*quota.user)),
+            _ => None,
+        });
+        let users: Vec<InTenant<'_, &str>> = quotas.collect();
         let usage = change::database(call)?.users_usage(&users).await?;
-        Ok(usage.into_iter().map(|usage| (usage.user.clone(), usage)).collect())
+        let id = |usage: &UserUsage| ItemId::Quota { tenant: usage.tenant.clone(), user: usage.user.clone() };
+        Ok(usage.into_iter().map(|usage| (id(&usage), usage)).collect())
     }
 
     fn view(call: &Call, stored: &StoredItem, usage: &Self::Usage) -> Option<QuotaView> {
         let Item::Quota(quota) = &stored.item else { return None };
         let now = call.app.now();
         let day = u32::try_from(now.as_micros() / 86_400_000_000).unwrap_or(u32::MAX);
-        let usage = usage.get(&quota.user);
+        let usage = usage.get(&stored.item.id());
         let rules = call.app.limiter().rules();
-        let block = rules.accounts().block(BlockTarget::User(&quota.user), now);
+        let block = rules
+            .accounts()
+            .block(InTenant::new(quota.tenant.as_deref(), BlockTarget::User(&quota.user)), now);
         Some(QuotaView {
             quota: quota.into(),
             blocked: block.is_some(),

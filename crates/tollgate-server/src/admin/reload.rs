@@ -58,6 +58,7 @@ pub(crate) async fn reload(call: Call, body: Incoming) -> Result<Response, ApiEr
         "generation": report.generation, "file_rules": report.file_rules, "rules": report.rules_in_force,
     }));
     let event = AuditEvent {
+        tenant: None,
         action: "reload".into(),
         kind: "settings".into(),
         subject: "settings".into(),

@@ -18,6 +18,8 @@ pub(crate) struct RuleInput {
     when: Option<ConditionsInput>,
     /// What the rule counts by: `user`, `ip`, `tenant`, `endpoint` and others.
     per: Option<OneOrMore>,
+    /// Whether users, keys, logins, addresses and descriptors are counted over all tenants together; default false.
+    across_tenants: Option<bool>,
     /// Only the first matching rule of a layer applies.
     layer: Option<String>,
     /// `reject` (default), `throttle`, `block`, `allow` or `log_only`.

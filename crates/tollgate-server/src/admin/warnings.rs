@@ -93,7 +93,7 @@ fn limits_of(item: &Item) -> Option<OwnLimits<'_>> {
     let (name, owner, limits) = match item {
         Item::Quota(quota) => {
             let (user, tier) = (Some(&*quota.user), quota.tier.as_deref());
-            let owner = LimitOwner { user, tier, ..LimitOwner::default() };
+            let owner = LimitOwner { user, tenant: quota.tenant.as_deref(), tier, ..LimitOwner::default() };
             (format!("the quota of {:?}", quota.user), owner, quota.limits)
         }
         Item::Key(key) => {

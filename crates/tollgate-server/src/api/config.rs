@@ -6,15 +6,15 @@ use http::StatusCode;
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use tollgate::counters::StoreError;
-use tollgate::identity::Scratch;
+use tollgate::identity::{InTenant, Scratch};
 use tollgate::rules::overrides::Override;
-use tollgate::{Limit, Request, RuleSet, Span, Timestamp, Window};
-use tollgate_stores::sql::{Item, ItemEdit, ItemId, ItemWrite, Precondition};
+use tollgate::{Id, Limit, Request, RuleSet, Span, Timestamp, Window};
+use tollgate_stores::sql::{Item, ItemEdit, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::admin::dry_run::{self, ChangeQuery, DryRunResponse};
 use crate::check::parse::{
-    parse_endpoint, parse_limit, parse_one_endpoint, parse_strategy, parse_user, too_long,
+    parse_endpoint, parse_id, parse_limit, parse_one_endpoint, parse_strategy, parse_user, too_long,
 };
 use crate::check::warnings::Warnings;
 use crate::fleet::membership;
@@ -30,6 +30,9 @@ const OVERRIDES_MAX: usize = 100_000;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, bound(deserialize = "'de: 'a"))]
 pub(crate) struct ConfigBody<'a> {
+    /// The tenant of the user. The override applies to requests with this tenant; without one, to requests without a tenant.
+    #[schema(value_type = Option<String>, max_length = 256)]
+    tenant: Option<Text<'a>>,
     /// The user.
     #[schema(value_type = String, max_length = 256)]
     user_id: Text<'a>,
@@ -51,6 +54,9 @@ pub(crate) struct ConfigBody<'a> {
 /// The override in force for one user on one endpoint.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ConfigAnswer<'a> {
+    /// The tenant of the user; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<&'a str>,
     /// The user.
     user_id: &'a str,
     /// The normalized endpoint.
@@ -76,6 +82,8 @@ pub(crate) struct ConfigAnswer<'a> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ConfigQuery {
+    /// The tenant of the user.
+    tenant: Option<String>,
     /// The user.
     user_id: String,
     /// The endpoint.
@@ -95,7 +103,6 @@ pub(crate) struct ConfigQuery {
     )
 )]
 pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiError> {
-    call.caller.require_unbound()?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let config: ConfigBody<'_> = json::parse(&body)?;
     let user = parse_user(&config.user_id)?;
@@ -103,16 +110,19 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let window = Window::Length(Span::from_secs(u64::from(config.window_seconds)));
     let limit = parse_limit(parse_strategy(&config.strategy)?, config.limit, window, config.burst_capacity)?;
     let now = call.app.now();
-    let request = Request { user: Some(user), ..Request::new(endpoint) };
+    let tenant = call.tenant(config.tenant.as_deref())?;
+    let tenant = parse_id("tenant", tenant.as_deref())?;
+    let request = Request { user: Some(user), tenant, ..Request::new(endpoint) };
     let rules = call.app.limiter().rules();
     rules.normalization().check_lengths(&request).map_err(|error| too_long(&error))?;
     let new = new_override(&rules, &request, limit, now)
         .ok_or_else(|| ApiError::invalid("user_id", "is missing"))?;
-    if rules.overrides().len() >= OVERRIDES_MAX && rules.overrides().get(&new.user, &new.endpoint).is_none() {
+    if rules.overrides().len() >= OVERRIDES_MAX && rules.overrides().get(new.user(), &new.endpoint).is_none()
+    {
         let message = format!("there are already {OVERRIDES_MAX} overrides; delete some first");
         return Err(ApiError::new(Code::Conflict, message));
     }
-    let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
+    let before = rules.overrides().get(new.user(), &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
     if dry_run::parse(&call)? {
         return dry_run::respond_override(&call, ItemWrite::Put(Item::Limit((&new).into()))).await;
@@ -120,7 +130,7 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let answer = answer_of(&new);
     set_override(&call, &request, &new, now).await?;
     tracing::info!(
-        by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
+        by = %call.caller.name, tenant = ?new.tenant, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
         "override set"
     );
     Ok(response::json(StatusCode::OK, &answer))
@@ -135,13 +145,12 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     )
 )]
 pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
-    call.caller.require_unbound()?;
     let query: ConfigQuery = call.query()?;
     if query.dry_run.is_some() {
         return Err(json::unknown("dry_run"));
     }
     let rules = call.app.limiter().rules();
-    let found = query.find(&rules)?;
+    let found = query.find(&call, &rules)?;
     Ok(response::json(StatusCode::OK, &answer_of(found)))
 }
 
@@ -157,16 +166,14 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
     )
 )]
 pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
-    call.caller.require_unbound()?;
     let query: ConfigQuery = call.query()?;
-    let found = Arc::clone(query.find(&call.app.limiter().rules())?);
-    let (user, endpoint) = (&*found.user, &*found.endpoint);
+    let found = Arc::clone(query.find(&call, &call.app.limiter().rules())?);
+    let (user, endpoint) = (found.user(), &*found.endpoint);
+    let id = Item::Limit((&*found).into()).id();
     if dry_run::parse_flag("dry_run", query.dry_run.as_deref())? {
-        let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
         return dry_run::respond_override(&call, ItemWrite::Delete(id)).await;
     }
     if call.app.config_sync().stores_overrides() {
-        let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
         change_database(&call, ItemWrite::Delete(id)).await?;
     } else {
         let limiter = call.app.limiter();
@@ -181,8 +188,9 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
 fn new_override(rules: &RuleSet, request: &Request<'_>, limit: Limit, now: Timestamp) -> Option<Override> {
     let mut scratch = Scratch::default();
     let normalized = rules.normalize(request, &mut scratch);
-    let new = Override::new(normalized.user?, &normalized.endpoint, limit, now);
-    let Some(known) = rules.overrides().get(&new.user, &new.endpoint) else { return Some(new) };
+    let user = InTenant::new(normalized.tenant.map(Id::as_str), normalized.user?);
+    let new = Override::new(user, &normalized.endpoint, limit, now);
+    let Some(known) = rules.overrides().get(new.user(), &new.endpoint) else { return Some(new) };
     // When nodes disagree after an outage, the later override wins: this one must be later, whatever their clocks say.
     let updated_at = new.updated_at.max(known.updated_at + Span::from_micros(1));
     Some(Override { updated_at, ..new })
@@ -199,7 +207,7 @@ async fn set_override(
     let limiter = call.app.limiter();
     if !call.app.config_sync().stores_overrides() {
         let shared = async {
-            membership::share(limiter, &new.user, &new.endpoint, Some(new)).await.map_err(not_shared)
+            membership::share(limiter, new.user(), &new.endpoint, Some(new)).await.map_err(not_shared)
         };
         return limiter.set_override(request, new.clone(), now, shared).await;
     }
@@ -222,17 +230,22 @@ async fn change_database(call: &Call, write: ItemWrite) -> Result<(), ApiError> 
 }
 
 impl ConfigQuery {
-    fn find<'r>(&self, rules: &'r RuleSet) -> Result<&'r Arc<Override>, ApiError> {
+    fn find<'r>(&self, call: &Call, rules: &'r RuleSet) -> Result<&'r Arc<Override>, ApiError> {
+        let tenant = call.tenant(self.tenant.as_deref())?;
         let normalization = rules.normalization();
         let user = normalization.ids.user.normalize(parse_user(&self.user_id)?.as_str());
         let endpoint = normalization.normalize_endpoint(parse_endpoint(&self.endpoint)?);
-        rules.overrides().get(&user, endpoint.as_str()).ok_or_else(not_found)
+        rules
+            .overrides()
+            .get(InTenant::new(tenant.as_deref(), &*user), endpoint.as_str())
+            .ok_or_else(not_found)
     }
 }
 
 pub(crate) fn answer_of(found: &Override) -> ConfigAnswer<'_> {
     let limit = &found.limit.limit;
     ConfigAnswer {
+        tenant: found.tenant.as_deref(),
         user_id: &found.user,
         endpoint: &found.endpoint,
         limit: limit.requests(),
@@ -262,7 +275,7 @@ fn not_found() -> ApiError {
 mod tests {
     use std::sync::Arc;
 
-    use tollgate::{Algorithm, Endpoint, Id};
+    use tollgate::{Algorithm, Endpoint};
 
     use super::*;
 

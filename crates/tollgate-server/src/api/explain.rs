@@ -181,6 +181,7 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
     let resolved = checker.resolve(&check, &mut warnings)?;
     let request = resolved.request();
     checker.warn_of_account_tier(&request, &mut warnings);
+    checker.warn_of_tenants(&request, &mut warnings);
     let explanation = checker.explain(&request).await;
     let decision = &explanation.decision;
     let rules = explanation.rules(&request);

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::check::CheckBody;
 use crate::admin::dry_run;
+use crate::check::warnings::Warnings;
 use crate::config::sync::resets;
 use crate::http::error::ApiError;
 use crate::http::{CHECK_BYTES_MAX, Call, Response, json, response};
@@ -42,12 +43,18 @@ pub(crate) struct ResetAnswer<'a> {
     skipped: Vec<String>,
     /// When the counters were cleared.
     done_at: String,
+    /// What may not be as meant; absent if nothing.
+    #[serde(skip_serializing_if = "Warnings::is_empty")]
+    #[schema(value_type = Option<Vec<String>>)]
+    warnings: Warnings,
 }
 
 /// The counters became unreachable during the reset.
 const UNCONFIRMED: &str = "the counters became unreachable during the reset: it is in the audit trail and may have taken effect in part; send it again";
 
 /// Clears the counters of one client on an endpoint, and its penalties.
+///
+/// A caller whose key is bound to a tenant resets clients of its tenant; it is refused while a rule counts across tenants.
 ///
 /// The body has the fields of a check except `cost`; unknown fields are rejected. `api_key` may be the id of a key.
 ///
@@ -60,12 +67,15 @@ const UNCONFIRMED: &str = "the counters became unreachable during the reset: it 
     )
 )]
 pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiError> {
-    call.caller.require_unbound()?;
     dry_run::reject(&call)?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     json::require_known(&body, &FIELDS)?;
     let body: CheckBody<'_> = json::parse(&body)?;
     let (checker, target) = (call.checker()?, body.request());
+    // Such counters belong to clients of other tenants, too.
+    if checker.rules().rules().iter().any(|rule| rule.enabled && rule.across_tenants) {
+        call.caller.require_unbound()?;
+    }
     let resolved = checker.resolve_target(&target)?;
     let request = resolved.request();
     let mut recorded = None;
@@ -84,7 +94,10 @@ pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     if let Some(version) = recorded.flatten() {
         call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
+    let mut warnings = Warnings::default();
+    checker.warn_of_tenants(&request, &mut warnings);
     let answer = ResetAnswer {
+        warnings,
         user_id: target.user_id,
         endpoint: target.endpoint,
         counters,

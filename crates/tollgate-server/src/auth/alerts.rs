@@ -101,6 +101,7 @@ impl Alert {
     fn audit_event(&self, left_out: u64) -> AuditEvent {
         let after = serde_json::json!({ "invalid_keys": self.failures, "alerts_left_out": left_out });
         AuditEvent {
+            tenant: None,
             action: "alert".into(),
             kind: "key_attempts".into(),
             subject: self.subject(),

@@ -79,7 +79,7 @@ pub(crate) fn too_long(error: &NormalizationError) -> CheckError {
     CheckError::invalid(field, error.to_string())
 }
 
-pub(super) fn parse_id<'t>(field: &'static str, text: Option<&'t str>) -> Result<Option<Id<'t>>, CheckError> {
+pub(crate) fn parse_id<'t>(field: &'static str, text: Option<&'t str>) -> Result<Option<Id<'t>>, CheckError> {
     text.map(|text| parse_text(field, text)).transpose()
 }
 
@@ -108,7 +108,7 @@ pub(super) fn parse_descriptors<'t>(
 }
 
 /// The tenant of a caller that is bound to one; `named` is the tenant that the request names.
-pub(super) fn bind_tenant<'t>(
+pub(crate) fn bind_tenant<'t>(
     bound_to: &'t str,
     named: Option<&str>,
     form: NormalForm,

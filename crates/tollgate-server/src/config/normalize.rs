@@ -18,13 +18,17 @@ pub(crate) struct NormalizedTooLong {
 
 /// The normalized id of an item.
 pub(crate) fn item_id(id: &ItemId, normalization: &Normalization) -> ItemId {
+    let tenant = id.tenant().map(|tenant| normalization.ids.tenant.normalize(tenant).into_owned());
     match id {
-        ItemId::Quota(user) => ItemId::Quota(normalization.ids.user.normalize(user).into_owned()),
-        ItemId::Block { kind, subject } => {
-            let subject = form_of(*kind, normalization).normalize(subject).into_owned();
-            ItemId::Block { kind: *kind, subject }
+        ItemId::Quota { user, .. } => {
+            ItemId::Quota { tenant, user: normalization.ids.user.normalize(user).into_owned() }
         }
-        ItemId::Limit { user, endpoint } => ItemId::Limit {
+        ItemId::Block { kind, subject, .. } => {
+            let subject = form_of(*kind, normalization).normalize(subject).into_owned();
+            ItemId::Block { tenant, kind: *kind, subject }
+        }
+        ItemId::Limit { user, endpoint, .. } => ItemId::Limit {
+            tenant,
             user: normalization.ids.user.normalize(user).into_owned(),
             endpoint: normalize_endpoint(endpoint, normalization),
         },
@@ -47,15 +51,22 @@ pub(crate) fn item(mut item: Item, normalization: &Normalization) -> Result<Item
     }
     let ids = normalization.ids;
     match &mut item {
-        Item::Quota(quota) => normalize("user_id", ids.user, &mut quota.user)?,
-        Item::Block(block) => normalize("client", form_of(block.kind, normalization), &mut block.subject)?,
+        Item::Quota(quota) => {
+            normalize_tenant(ids.tenant, &mut quota.tenant)?;
+            normalize("user_id", ids.user, &mut quota.user)?;
+        }
+        Item::Block(block) => {
+            normalize_tenant(ids.tenant, &mut block.tenant)?;
+            normalize("client", form_of(block.kind, normalization), &mut block.subject)?;
+        }
         Item::Limit(limit) => {
+            normalize_tenant(ids.tenant, &mut limit.tenant)?;
             normalize("user_id", ids.user, &mut limit.user)?;
             limit.endpoint = normalize_endpoint(&limit.endpoint, normalization);
         }
         Item::Key(key) => {
             key.user.as_mut().map_or(Ok(()), |user| normalize("user_id", ids.user, user))?;
-            key.tenant.as_mut().map_or(Ok(()), |tenant| normalize("tenant", ids.tenant, tenant))?;
+            normalize_tenant(ids.tenant, &mut key.tenant)?;
         }
         Item::Rule(_) | Item::Tier(_) => {}
     }
@@ -77,6 +88,10 @@ fn normalize_endpoint(endpoint: &str, normalization: &Normalization) -> String {
         Ok(parsed) => normalization.normalize_endpoint(parsed).as_str().to_owned(),
         Err(_) => endpoint.to_owned(),
     }
+}
+
+fn normalize_tenant(form: NormalForm, tenant: &mut Option<String>) -> Result<(), NormalizedTooLong> {
+    tenant.as_mut().map_or(Ok(()), |tenant| normalize("tenant", form, tenant))
 }
 
 fn normalize(field: &'static str, form: NormalForm, id: &mut String) -> Result<(), NormalizedTooLong> {

@@ -19,6 +19,7 @@ pub(crate) fn definition(rule: &Rule) -> Map<String, Json> {
     put(&mut all, "action", Some(rule.action.as_str()).filter(|_| rule.action != Action::Reject));
     put_limits(&mut all, rule);
     put(&mut all, "cost", cost(&rule.cost));
+    put(&mut all, "across_tenants", Some(true).filter(|_| rule.across_tenants));
     put(&mut all, "leases", Some(false).filter(|_| !rule.leases));
     put(&mut all, "on_store_failure", rule.on_store_failure.map(OnStoreFailure::as_str));
     put(&mut all, "response", Some(response(&rule.response)).filter(|response| !response.is_empty()));

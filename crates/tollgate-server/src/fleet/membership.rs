@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tollgate::Seed;
 use tollgate::counters::{CounterStore, StoreError};
+use tollgate::identity::InTenant;
 use tollgate::rules::overrides::{Override, Overrides};
 use tollgate_stores::redis::{Fleet, RedisCounters};
 use tracing::{info, warn};
@@ -197,7 +198,7 @@ fn apply(limiter: &ServiceLimiter, config: &[(String, String)]) {
 /// Sets or removes a per-user limit on all nodes. Does nothing without Redis.
 pub(crate) async fn share(
     limiter: &ServiceLimiter,
-    user: &str,
+    user: InTenant<'_, &str>,
     endpoint: &str,
     limit: Option<&Override>,
 ) -> Result<(), StoreError> {
@@ -207,12 +208,16 @@ pub(crate) async fn share(
 
 // Serializing strings and integers does not fail.
 
-fn field(user: &str, endpoint: &str) -> String {
-    serde_json::to_string(&(user, endpoint)).unwrap_or_default()
+fn field(user: InTenant<'_, &str>, endpoint: &str) -> String {
+    let field = match user.tenant {
+        Some(tenant) => serde_json::to_string(&(tenant, user.id, endpoint)),
+        None => serde_json::to_string(&(user.id, endpoint)),
+    };
+    field.unwrap_or_default()
 }
 
 fn field_of(limit: &Override) -> String {
-    field(&limit.user, &limit.endpoint)
+    field(limit.user(), &limit.endpoint)
 }
 
 fn json_of(limit: &Override) -> String {

@@ -12,6 +12,7 @@ use http::request::Parts;
 use http::{HeaderValue, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
+use tollgate::Id;
 
 use super::access_log::AccessEntry;
 use super::error::{ApiError, Code};
@@ -22,6 +23,7 @@ use crate::auth::Caller;
 use crate::auth::api_keys::{KEY_INSTEAD_OF_ID, contains_key};
 use crate::check::Checker;
 use crate::check::error::CheckError;
+use crate::check::parse::{bind_tenant, parse_id};
 
 /// A request whose caller is authenticated.
 pub(crate) struct Call {
@@ -46,6 +48,27 @@ impl Call {
         let request_id = app.request_ids().of(&parts.headers);
         let (settings, caller, peer) = (app.live(), Caller::anonymous(), [192, 0, 2, 1].into());
         Call { app: Arc::clone(app), settings, parts, path, caller, peer, request_id, access: None }
+    }
+
+    /// The tenant of what a request names, normalized: that of a caller that is bound to one, or else the named one.
+    ///
+    /// # Errors
+    /// When the tenant is invalid, or the caller is bound to another one.
+    pub(crate) fn tenant(&self, named: Option<&str>) -> Result<Option<String>, CheckError> {
+        let rules = self.app.limiter().rules();
+        let form = rules.normalization().ids.tenant;
+        let named = parse_id("tenant", named)?;
+        let tenant = match &self.caller.tenant {
+            Some(bound_to) => Some(bind_tenant(bound_to, named.map(Id::as_str), form)?),
+            None => named,
+        };
+        Ok(tenant.map(|tenant| form.normalize(tenant.as_str()).into_owned()))
+    }
+
+    /// The parameter `tenant` of the query.
+    pub(crate) fn tenant_in_query(&self) -> Result<Option<String>, ApiError> {
+        let query: Vec<(String, String)> = self.query()?;
+        Ok(query.into_iter().find(|(name, _)| name == "tenant").map(|(_, tenant)| tenant))
     }
 
     /// Decides checks of this caller with the rules in force now.

@@ -102,7 +102,7 @@ fn enter(
     if let Some(access) = &access {
         access.set_caller(&caller.name);
     }
-    if route.path.starts_with("/v1/admin/") {
+    if route.concerns_all_tenants() {
         caller.require_unbound()?;
     }
     charge_caller(app, &settings, route, &caller, peer)?;

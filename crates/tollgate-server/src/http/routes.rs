@@ -65,6 +65,12 @@ impl Route {
         }
     }
 
+    /// Whether it names no tenant, or lists and changes what belongs to several: callers bound to a tenant are refused.
+    pub(crate) fn concerns_all_tenants(&self) -> bool {
+        let of_one = ["/v1/admin/quotas", "/v1/admin/blocks", "/v1/admin/counters"];
+        self.path.starts_with("/v1/admin/") && !of_one.iter().any(|path| self.path.starts_with(path))
+    }
+
     const fn by_check(mut self) -> Self {
         self.by_check = true;
         self

@@ -97,6 +97,9 @@ pub(crate) struct Effect {
 pub(crate) struct EffectExample {
     /// The client, `user:alice`.
     client: String,
+    /// The tenant of the client; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
     /// The endpoint.
     endpoint: String,
     /// Outcome under the current rules: `admitted`, `refused` or `blocked`.
@@ -114,7 +117,7 @@ impl TrafficSample {
     pub(crate) fn offer(&self, record: &Record<'_>) {
         let request = record.request;
         let Some(client) = request.client().filter(|_| request.cost > 0) else { return };
-        let hash = self.hasher.hash_one(client);
+        let hash = self.hasher.hash_one((request.tenant, client));
         if !is_sampled(hash, self.halvings.load(Ordering::Relaxed)) {
             return;
         }
@@ -141,7 +144,8 @@ impl TrafficSample {
             let (after, rule) = seen.replay(&changed);
             if before != after {
                 let (client, endpoint) = (seen.client(), seen.endpoint.as_str().to_owned());
-                let example = EffectExample { client, endpoint, before, after, rule, requests: 0 };
+                let tenant = seen.tenant.as_deref().map(str::to_owned);
+                let example = EffectExample { client, tenant, endpoint, before, after, rule, requests: 0 };
                 *differing.entry(example).or_default() += 1;
             }
         }

@@ -11,6 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use tollgate::identity::InTenant;
 use tollgate::record::{Record, RecordSink};
 use tollgate::{Answer, ApiKey, Id, Timestamp};
 use tollgate_stores::sql::{KeyUsageDelta, UserUsageDelta};
@@ -34,7 +35,8 @@ pub(crate) struct Usage {
 /// One shard of the usage.
 #[derive(Debug, Default)]
 pub(crate) struct UsageShard {
-    users: HashMap<Box<str>, Count>,
+    /// Users by tenant; the tenant of users without one is empty.
+    users: HashMap<Box<str>, HashMap<Box<str>, Count>>,
     keys: HashMap<Box<str>, Count>,
     /// Usage of users on earlier days.
     past: Vec<UserUsageDelta>,
@@ -51,17 +53,24 @@ struct Count {
 
 impl Usage {
     /// Counts a request of a user with an account.
-    pub(crate) fn note_user(&self, user: &str, exceeded: bool, now: Timestamp) {
-        let today = day_of(now);
+    pub(crate) fn note_user<'i>(
+        &self,
+        user: impl Into<InTenant<'i, &'i str>>,
+        exceeded: bool,
+        now: Timestamp,
+    ) {
+        let InTenant { tenant, id: user } = user.into();
+        let (tenant, today) = (tenant.unwrap_or_default(), day_of(now));
         let mut shard = self.shard(user).lock();
         let UsageShard { users, past, .. } = &mut *shard;
-        if let Some(count) = users.get_mut(user) {
+        if let Some(count) = users.get_mut(tenant).and_then(|users| users.get_mut(user)) {
             if count.day < today {
-                past.push(count.of_user(user));
+                past.push(count.of_user(tenant, user));
                 *count = Count::new(today);
             }
             count.add(exceeded, now);
         } else if self.reserve_entry() {
+            let users = users.entry(tenant.into()).or_default();
             users.entry(user.into()).or_insert(Count::new(today)).add(exceeded, now);
         }
     }
@@ -96,9 +105,12 @@ impl Usage {
         let (mut users, mut keys) = (Vec::new(), Vec::new());
         for shard in &self.shards {
             let counted = std::mem::take(&mut *shard.lock());
-            self.entries.fetch_sub(counted.users.len() + counted.keys.len(), Ordering::Relaxed);
+            let counted_users: usize = counted.users.values().map(HashMap::len).sum();
+            self.entries.fetch_sub(counted_users + counted.keys.len(), Ordering::Relaxed);
             users.extend(counted.past);
-            users.extend(counted.users.iter().map(|(user, count)| count.of_user(user)));
+            for (tenant, of_tenant) in &counted.users {
+                users.extend(of_tenant.iter().map(|(user, count)| count.of_user(tenant, user)));
+            }
             keys.extend(counted.keys.iter().map(|(id, count)| count.of_key(id)));
         }
         (users, keys)
@@ -134,10 +146,14 @@ impl RecordSink for Usage {
             self.note_key(key.id, exceeded, decision.now);
         }
         let user = request.user.map(Id::as_str).or_else(|| key.and_then(|key| key.user));
-        if let Some(user) = user.filter(|user| accounts.user(user).is_some()) {
-            // The user of a key is not normalized yet.
-            let user = decision.rules().normalization().ids.user.normalize(user);
-            self.note_user(&user, exceeded, decision.now);
+        let tenant = request.tenant.map(Id::as_str).or_else(|| key.and_then(|key| key.tenant));
+        let Some(user) = user else { return };
+        // User and tenant of a key are not normalized yet.
+        let ids = decision.rules().normalization().ids;
+        let (user, tenant) = (ids.user.normalize(user), tenant.map(|tenant| ids.tenant.normalize(tenant)));
+        let user = InTenant::new(tenant.as_deref(), &*user);
+        if accounts.user(user).is_some() {
+            self.note_user(user, exceeded, decision.now);
         }
     }
 }
@@ -153,8 +169,9 @@ impl Count {
         self.last = self.last.max(now);
     }
 
-    fn of_user(&self, user: &str) -> UserUsageDelta {
+    fn of_user(&self, tenant: &str, user: &str) -> UserUsageDelta {
         UserUsageDelta {
+            tenant: Some(tenant.to_owned()).filter(|tenant| !tenant.is_empty()),
             user: user.to_owned(),
             day: self.day,
             requests: self.requests,
@@ -202,6 +219,20 @@ mod tests {
         assert_eq!((before.requests, before.exceeded), (2, 1));
         assert_eq!(before.last_micros, midnight.as_micros() - 1);
         assert_eq!((after.requests, after.exceeded, after.last_micros), (1, 0, midnight.as_micros()));
+    }
+
+    #[test]
+    fn users_of_two_tenants_are_counted_apart() {
+        let usage = Usage::default();
+        for tenant in [None, Some("acme"), Some("acme"), Some("beta")] {
+            usage.note_user(InTenant::new(tenant, "bob"), false, at(20_000, 1));
+        }
+        assert_eq!(usage.waiting(), 3);
+        let (mut users, _) = usage.take();
+        users.sort_by(|a, b| a.tenant.cmp(&b.tenant));
+        let counted: Vec<_> = users.iter().map(|user| (user.tenant.as_deref(), user.requests)).collect();
+        assert_eq!(counted, [(None, 1), (Some("acme"), 2), (Some("beta"), 1)]);
+        assert_eq!(usage.waiting(), 0);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub const AUDIT_COUNT_MAX: u32 = 1001;
 
 const SUBJECT_BYTES_MAX: usize = 16_384;
 const TABLE: &str = "admin_audit";
-const SELECT: &str = "SELECT id, version, at_micros, made_by, action, kind, subject, state_before, state_after \
+const SELECT: &str = "SELECT id, version, at_micros, made_by, action, kind, subject, state_before, state_after, tenant \
                       FROM admin_audit WHERE ";
 
 /// One entry of the audit log.
@@ -31,6 +31,8 @@ pub struct AuditEntry {
     pub action: String,
     /// An [`ItemKind::as_str`], or the kind of an [`AuditEvent`].
     pub kind: String,
+    /// The tenant of the item, or of the client of an [`AuditEvent`].
+    pub tenant: Option<String>,
     /// A printed [`ItemId`](super::ItemId), or the subject of an [`AuditEvent`].
     pub subject: String,
     /// The state before; `None` if it did not exist.
@@ -42,6 +44,8 @@ pub struct AuditEntry {
 /// Something other than a change of an item: counters were reset, penalties were cleared.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditEvent {
+    /// The tenant of the client.
+    pub tenant: Option<String>,
     /// What was done, for example `reset`.
     pub action: String,
     /// The kind of the subject, for example `counters`. Not one of [`ItemKind`].
@@ -67,6 +71,8 @@ pub struct AuditFilter {
     pub since_micros: Option<u64>,
     /// Entries made before this time.
     pub until_micros: Option<u64>,
+    /// Entries about items and clients of this tenant.
+    pub tenant: Option<String>,
 }
 
 /// An entry to be appended.
@@ -74,6 +80,8 @@ pub(super) struct NewEntry<'a> {
     pub(super) action: &'a str,
     pub(super) kind: &'a str,
     pub(super) subject: String,
+    /// Empty for none.
+    pub(super) tenant: String,
     /// JSON; empty for `None`.
     pub(super) before: String,
     pub(super) after: String,
@@ -124,14 +132,17 @@ pub(super) async fn append(
     entries: &[NewEntry<'_>],
 ) -> Result<(), DatabaseError> {
     let (version, at) = (to_i64(version, "version")?, to_i64(at_micros, "at")?);
-    let weight = |entry: &NewEntry<'_>| entry.subject.len() + entry.before.len() + entry.after.len();
+    let weight = |entry: &NewEntry<'_>| {
+        entry.subject.len() + entry.tenant.len() + entry.before.len() + entry.after.len()
+    };
     for piece in chunks(entries, weight) {
         let mut query = Query::new(
             "INSERT INTO admin_audit \
-             (version, at_micros, made_by, action, kind, subject, state_before, state_after) VALUES ",
+             (version, at_micros, made_by, action, kind, subject, state_before, state_after, tenant) VALUES ",
         );
         query.rows(piece.iter().map(|entry| {
-            let texts = [by, entry.action, entry.kind, &entry.subject, &entry.before, &entry.after];
+            let NewEntry { action, kind, subject, tenant, before, after } = entry;
+            let texts = [by, action, kind, subject, before, after, tenant];
             [version, at].map(Value::from).into_iter().chain(texts.map(Value::from)).collect()
         }));
         transaction.execute(&query).await?;
@@ -158,6 +169,7 @@ impl AuditFilter {
             (" AND kind = ", "kind", &self.kind),
             (" AND made_by = ", "by", &self.by),
             (" AND subject = ", "subject", &self.subject),
+            (" AND tenant = ", "tenant", &self.tenant),
         ];
         for (condition, field, value) in conditions {
             let Some(value) = value else { continue };
@@ -190,6 +202,7 @@ impl AuditEntry {
             subject: row.text(6, TABLE)?,
             before: state(7)?,
             after: state(8)?,
+            tenant: Some(row.text(9, TABLE)?).filter(|tenant| !tenant.is_empty()),
         })
     }
 }

@@ -168,6 +168,7 @@ pub(super) async fn record_event(
     check_name("action", &event.action, WORD_BYTES_MAX)?;
     check_name("kind", &event.kind, WORD_BYTES_MAX)?;
     check_text("subject", &event.subject, SUBJECT_BYTES_MAX)?;
+    check_text("tenant", event.tenant.as_deref().unwrap_or_default(), ID_BYTES_MAX)?;
     if ItemKind::parse(&event.kind).is_some() {
         return Err(DatabaseError::value("kind", ValueError::NotAllowed));
     }
@@ -175,6 +176,7 @@ pub(super) async fn record_event(
         action: &event.action,
         kind: &event.kind,
         subject: event.subject.clone(),
+        tenant: event.tenant.clone().unwrap_or_default(),
         before: json_text(event.before.as_ref()),
         after: json_text(event.after.as_ref()),
     };
@@ -253,6 +255,7 @@ fn audit_entry(change: &ItemChange) -> Result<NewEntry<'static>, DatabaseError> 
         action,
         kind: id.kind().as_str(),
         subject: id.to_string(),
+        tenant: id.tenant().unwrap_or_default().to_owned(),
         before: json_text(before.map(row::audit_json).transpose()?.as_ref()),
         after: json_text(after_json.as_ref()),
     })

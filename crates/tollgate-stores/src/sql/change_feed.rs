@@ -51,14 +51,15 @@ async fn read(
 ) -> Result<Changes, DatabaseError> {
     let since = to_i64(since, "version")?;
     let limit = i64::try_from(ENTRIES_MAX + 1).unwrap_or(i64::MAX);
-    let mut query = Query::new("SELECT version, kind, subject FROM admin_audit WHERE version > ");
+    let mut query = Query::new("SELECT version, kind, subject, tenant FROM admin_audit WHERE version > ");
     query.bind(since).push(" ORDER BY version LIMIT ").bind(limit);
     let rows = transaction.rows(&query).await?;
     let (mut versions, mut seen, mut ids) = (HashSet::new(), HashSet::new(), Vec::new());
     for row in &rows {
         versions.insert(from_i64::<u64>(row.int(0)?, TABLE)?);
         let Some(kind) = ItemKind::parse(&row.text(1, TABLE)?) else { continue };
-        let id = ItemId::parse(kind, &row.text(2, TABLE)?);
+        let tenant = Some(row.text(3, TABLE)?).filter(|tenant| !tenant.is_empty());
+        let id = ItemId::parse(kind, tenant.as_deref(), &row.text(2, TABLE)?);
         let id = id.ok_or(DatabaseError::Corrupt { what: TABLE })?;
         if seen.insert(id.clone()) {
             ids.push(id);

@@ -53,8 +53,8 @@ impl ItemKind {
     }
 }
 
-/// The id of an item. Printed as in the audit log, without the kind: a plain name, `user:alice` for a block,
-/// `["alice","/search"]` for a limit.
+/// The id of an item. Printed as in the audit log, without the kind and the tenant: a plain name, `user:alice` for a block,
+/// `["alice","/search"]` for a limit. Items of the same kind are ordered as in their table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ItemId {
     /// A rule, by name.
@@ -62,11 +62,18 @@ pub enum ItemId {
     /// A tier, by name.
     Tier(String),
     /// A quota, by its user.
-    Quota(String),
+    Quota {
+        /// The tenant of the user.
+        tenant: Option<String>,
+        /// The user.
+        user: String,
+    },
     /// A key, by its id.
     Key(String),
     /// A block.
     Block {
+        /// The tenant of the client.
+        tenant: Option<String>,
         /// What it matches.
         kind: BlockKind,
         /// The blocked user, key, address and so on.
@@ -74,6 +81,8 @@ pub enum ItemId {
     },
     /// A limit, by user and endpoint.
     Limit {
+        /// The tenant of the user.
+        tenant: Option<String>,
         /// The user.
         user: String,
         /// The endpoint.
@@ -87,40 +96,56 @@ impl ItemId {
         match self {
             ItemId::Rule(_) => ItemKind::Rule,
             ItemId::Tier(_) => ItemKind::Tier,
-            ItemId::Quota(_) => ItemKind::Quota,
+            ItemId::Quota { .. } => ItemKind::Quota,
             ItemId::Key(_) => ItemKind::Key,
             ItemId::Block { .. } => ItemKind::Block,
             ItemId::Limit { .. } => ItemKind::Limit,
         }
     }
 
+    /// Its tenant, if it has one. Rules, tiers and keys are in none.
+    pub fn tenant(&self) -> Option<&str> {
+        match self {
+            ItemId::Rule(_) | ItemId::Tier(_) | ItemId::Key(_) => None,
+            ItemId::Quota { tenant, .. } | ItemId::Block { tenant, .. } | ItemId::Limit { tenant, .. } => {
+                tenant.as_deref()
+            }
+        }
+    }
+
     /// Parses a printed id.
-    pub fn parse(kind: ItemKind, text: &str) -> Option<Self> {
+    pub fn parse(kind: ItemKind, tenant: Option<&str>, text: &str) -> Option<Self> {
         let name = text.to_owned();
+        let is_in_tenant = matches!(kind, ItemKind::Quota | ItemKind::Block | ItemKind::Limit);
+        let tenant = tenant.map(str::to_owned);
+        if tenant.is_some() && !is_in_tenant {
+            return None;
+        }
         Some(match kind {
             ItemKind::Rule => ItemId::Rule(name),
             ItemKind::Tier => ItemId::Tier(name),
-            ItemKind::Quota => ItemId::Quota(name),
+            ItemKind::Quota => ItemId::Quota { tenant, user: name },
             ItemKind::Key => ItemId::Key(name),
             ItemKind::Block => {
                 let (kind, subject) = text.split_once(':')?;
-                ItemId::Block { kind: BlockKind::parse(kind)?, subject: subject.to_owned() }
+                let (kind, subject) = (BlockKind::parse(kind)?, subject.to_owned());
+                ItemId::Block { tenant, kind, subject }
             }
             ItemKind::Limit => {
                 let (user, endpoint) = serde_json::from_str(text).ok()?;
-                ItemId::Limit { user, endpoint }
+                ItemId::Limit { tenant, user, endpoint }
             }
         })
     }
 
     /// The values of its primary key.
-    pub(super) fn key_values(&self) -> [Option<&str>; 2] {
+    pub(super) fn key_values(&self) -> Vec<&str> {
+        let tenant = self.tenant().unwrap_or_default();
         match self {
-            ItemId::Rule(name) | ItemId::Tier(name) | ItemId::Quota(name) | ItemId::Key(name) => {
-                [Some(name), None]
-            }
-            ItemId::Block { kind, subject } => [Some(kind.as_str()), Some(subject)],
-            ItemId::Limit { user, endpoint } => [Some(user), Some(endpoint)],
+            ItemId::Rule(name) | ItemId::Tier(name) | ItemId::Key(name) => vec![name],
+            ItemId::Quota { user, .. } => vec![tenant, user],
+            ItemId::Block { kind, subject, .. } => vec![tenant, kind.as_str(), subject],
+            ItemId::Limit { user, endpoint, .. } => vec![tenant, user, endpoint],
         }
     }
 }
@@ -128,11 +153,12 @@ impl ItemId {
 impl fmt::Display for ItemId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ItemId::Rule(name) | ItemId::Tier(name) | ItemId::Quota(name) | ItemId::Key(name) => {
-                out.write_str(name)
-            }
-            ItemId::Block { kind, subject } => write!(out, "{}:{subject}", kind.as_str()),
-            ItemId::Limit { user, endpoint } => {
+            ItemId::Rule(name)
+            | ItemId::Tier(name)
+            | ItemId::Key(name)
+            | ItemId::Quota { user: name, .. } => out.write_str(name),
+            ItemId::Block { kind, subject, .. } => write!(out, "{}:{subject}", kind.as_str()),
+            ItemId::Limit { user, endpoint, .. } => {
                 write!(out, "{}", Json::from([&**user, endpoint].map(Json::from).to_vec()))
             }
         }
@@ -163,11 +189,15 @@ impl Item {
         match self {
             Item::Rule(rule) => ItemId::Rule(rule.name.clone()),
             Item::Tier(tier) => ItemId::Tier(tier.name.clone()),
-            Item::Quota(quota) => ItemId::Quota(quota.user.clone()),
+            Item::Quota(quota) => ItemId::Quota { tenant: quota.tenant.clone(), user: quota.user.clone() },
             Item::Key(key) => ItemId::Key(key.id.clone()),
-            Item::Block(block) => ItemId::Block { kind: block.kind, subject: block.subject.clone() },
+            Item::Block(block) => {
+                let (tenant, subject) = (block.tenant.clone(), block.subject.clone());
+                ItemId::Block { tenant, kind: block.kind, subject }
+            }
             Item::Limit(limit) => {
-                ItemId::Limit { user: limit.user.clone(), endpoint: limit.endpoint.clone() }
+                let (user, endpoint) = (limit.user.clone(), limit.endpoint.clone());
+                ItemId::Limit { tenant: limit.tenant.clone(), user, endpoint }
             }
         }
     }
@@ -196,6 +226,8 @@ pub struct TierItem {
 /// The quota of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaItem {
+    /// The tenant of the user: 1 to 256 bytes.
+    pub tenant: Option<String>,
     /// The user: 1 to 256 bytes.
     pub user: String,
     /// The user's tier.
@@ -258,6 +290,8 @@ impl fmt::Debug for KeyItem {
 /// A blocked client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockItem {
+    /// The tenant of a user, login or address. Other kinds have none.
+    pub tenant: Option<String>,
     /// What it matches.
     pub kind: BlockKind,
     /// The blocked user, key, address and so on: 1 to 256 bytes. An address or network must be in canonical form.

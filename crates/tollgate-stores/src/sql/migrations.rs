@@ -73,7 +73,8 @@ macro_rules! migration {
     };
 }
 
-const MIGRATIONS: [Migration; 1] = [migration!(1, "configuration", "0001_configuration.sql")];
+const MIGRATIONS: [Migration; 2] =
+    [migration!(1, "configuration", "0001_configuration.sql"), migration!(2, "tenants", "0002_tenants.sql")];
 
 const CREATE_JOURNAL: &str = "CREATE TABLE IF NOT EXISTS tollgate_migrations (\
                               number BIGINT NOT NULL PRIMARY KEY, name VARCHAR(64) NOT NULL, applied_at_micros BIGINT NOT NULL)";

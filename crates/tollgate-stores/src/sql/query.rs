@@ -86,6 +86,23 @@ impl<'a> Query<'a> {
         self
     }
 
+    /// Appends a condition that the columns have one of these lists of values.
+    pub(super) fn any_of(&mut self, columns: &[&'static str], ids: &[Vec<&'a str>]) -> &mut Self {
+        if let [column] = columns {
+            self.push(column).push(" IN (");
+            return self.bind_all(ids.iter().flatten().copied()).push(")");
+        }
+        // Not a list of rows: SQLite has another syntax for it.
+        for (number, id) in ids.iter().enumerate() {
+            self.push(if number == 0 { "(" } else { " OR (" });
+            for (position, (column, value)) in columns.iter().zip(id).enumerate() {
+                self.push(if position == 0 { "" } else { " AND " }).push(column).push(" = ").bind(*value);
+            }
+            self.push(")");
+        }
+        self
+    }
+
     /// Appends the rows of an `INSERT … VALUES`.
     pub(super) fn rows(&mut self, rows: impl IntoIterator<Item = Vec<Value<'a>>>) -> &mut Self {
         for (number, row) in rows.into_iter().enumerate() {

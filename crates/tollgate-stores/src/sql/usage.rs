@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
-use tollgate::identity::ID_BYTES_MAX;
+use tollgate::identity::{ID_BYTES_MAX, InTenant};
 
 use super::engine::{Pool, Row, Transaction, from_i64, to_i64};
 use super::error::DatabaseError;
@@ -27,6 +27,8 @@ const ATTEMPTS: usize = 3;
 struct Totals {
     /// Selects the users or keys that exist.
     existing: &'static str,
+    /// The columns of their ids.
+    key: &'static [&'static str],
     insert: &'static str,
     update: &'static str,
 }
@@ -34,10 +36,11 @@ struct Totals {
 /// Adds to the totals of the current day and month, or starts new ones. Day and month come last, because MySQL assigns columns
 /// in order and later expressions see the new values.
 const USERS: Totals = Totals {
-    existing: "SELECT user_id FROM user_quotas WHERE user_id IN (",
-    insert: "INSERT INTO user_usage (user_id, day, requests_of_day, month, requests_of_month, \
+    existing: "SELECT tenant, user_id FROM user_quotas WHERE ",
+    key: &["tenant", "user_id"],
+    insert: "INSERT INTO user_usage (tenant, user_id, day, requests_of_day, month, requests_of_month, \
              last_request_at_micros, exceeded_count) VALUES ",
-    update: " ON CONFLICT (user_id) DO UPDATE SET \
+    update: " ON CONFLICT (tenant, user_id) DO UPDATE SET \
              requests_of_day = CASE \
                  WHEN user_usage.day = excluded.day THEN user_usage.requests_of_day + excluded.requests_of_day \
                  WHEN user_usage.day < excluded.day THEN excluded.requests_of_day \
@@ -55,7 +58,8 @@ const USERS: Totals = Totals {
              month = CASE WHEN user_usage.month < excluded.month THEN excluded.month ELSE user_usage.month END",
 };
 const KEYS: Totals = Totals {
-    existing: "SELECT id FROM api_keys WHERE id IN (",
+    existing: "SELECT id FROM api_keys WHERE ",
+    key: &["id"],
     insert: "INSERT INTO api_key_usage (api_key_id, requests, last_used_at_micros) VALUES ",
     update: " ON CONFLICT (api_key_id) DO UPDATE SET \
              requests = api_key_usage.requests + excluded.requests, \
@@ -80,6 +84,9 @@ pub struct UsageBatch {
 /// The requests of a user on one day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserUsageDelta {
+    /// The tenant of the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// The user.
     pub user: String,
     /// The UTC day, counted from 1970-01-01.
@@ -106,6 +113,8 @@ pub struct KeyUsageDelta {
 /// The totals of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserUsage {
+    /// The tenant of the user.
+    pub tenant: Option<String>,
     /// The user.
     pub user: String,
     /// The last UTC day with requests, counted from 1970-01-01.
@@ -171,26 +180,36 @@ async fn try_add(pool: &Pool, batch: &UsageBatch) -> Result<bool, DatabaseError>
     Ok(true)
 }
 
-pub(super) async fn of_users(pool: &Pool, users: &[&str]) -> Result<Vec<UserUsage>, DatabaseError> {
+pub(super) async fn of_users(
+    pool: &Pool,
+    users: &[InTenant<'_, &str>],
+) -> Result<Vec<UserUsage>, DatabaseError> {
     const TABLE: &str = "user_usage";
-    let select = "SELECT user_id, day, requests_of_day, requests_of_month, last_request_at_micros, \
-                  exceeded_count FROM user_usage WHERE user_id IN (";
+    let select = "SELECT tenant, user_id, day, requests_of_day, requests_of_month, last_request_at_micros, \
+                  exceeded_count FROM user_usage WHERE ";
     let read = |row: &Row| {
         Ok(UserUsage {
-            user: row.text(0, TABLE)?,
-            day: from_i64(row.int(1)?, TABLE)?,
-            requests_of_day: from_i64(row.int(2)?, TABLE)?,
-            requests_of_month: from_i64(row.int(3)?, TABLE)?,
-            last_request_at_micros: from_i64(row.int(4)?, TABLE)?,
-            exceeded_count: from_i64(row.int(5)?, TABLE)?,
+            tenant: Some(row.text(0, TABLE)?).filter(|tenant| !tenant.is_empty()),
+            user: row.text(1, TABLE)?,
+            day: from_i64(row.int(2)?, TABLE)?,
+            requests_of_day: from_i64(row.int(3)?, TABLE)?,
+            requests_of_month: from_i64(row.int(4)?, TABLE)?,
+            last_request_at_micros: from_i64(row.int(5)?, TABLE)?,
+            exceeded_count: from_i64(row.int(6)?, TABLE)?,
         })
     };
-    totals(pool, select, users, read).await
+    let ids: Vec<Vec<&str>> = users.iter().map(|user| user_key(*user)).collect();
+    totals(pool, select, USERS.key, &ids, read).await
+}
+
+/// The values of a user's primary key.
+fn user_key<'a>(user: InTenant<'a, &'a str>) -> Vec<&'a str> {
+    vec![user.tenant.unwrap_or_default(), user.id]
 }
 
 pub(super) async fn of_keys(pool: &Pool, ids: &[&str]) -> Result<Vec<KeyUsage>, DatabaseError> {
     const TABLE: &str = "api_key_usage";
-    let select = "SELECT api_key_id, requests, last_used_at_micros FROM api_key_usage WHERE api_key_id IN (";
+    let select = "SELECT api_key_id, requests, last_used_at_micros FROM api_key_usage WHERE ";
     let read = |row: &Row| {
         Ok(KeyUsage {
             id: row.text(0, TABLE)?,
@@ -198,17 +217,19 @@ pub(super) async fn of_keys(pool: &Pool, ids: &[&str]) -> Result<Vec<KeyUsage>, 
             last_used_at_micros: from_i64(row.int(2)?, TABLE)?,
         })
     };
-    totals(pool, select, ids, read).await
+    let ids: Vec<Vec<&str>> = ids.iter().map(|id| vec![*id]).collect();
+    totals(pool, select, &["api_key_id"], &ids, read).await
 }
 
 async fn totals<T>(
     pool: &Pool,
     select: &'static str,
-    ids: &[&str],
+    key: &'static [&'static str],
+    ids: &[Vec<&str>],
     read: impl Fn(&Row) -> Result<T, DatabaseError>,
 ) -> Result<Vec<T>, DatabaseError> {
     let mut transaction = pool.begin_snapshot().await?;
-    let rows = rows_in(&mut transaction, select, ids, ")").await?;
+    let rows = rows_in(&mut transaction, select, key, ids, "").await?;
     transaction.rollback().await?;
     rows.iter().map(read).collect()
 }
@@ -243,13 +264,14 @@ async fn store_number(transaction: &mut Transaction, batch: &UsageBatch) -> Resu
 async fn add_users(
     transaction: &mut Transaction,
     day: u32,
-    users: BTreeMap<&str, UserUsageDelta>,
+    users: BTreeMap<InTenant<'_, &str>, UserUsageDelta>,
 ) -> Result<(), DatabaseError> {
     let mut rows = BTreeMap::new();
     for (user, delta) in users {
         let requests = to_i64(delta.requests, "requests")?;
         let row = vec![
-            user.into(),
+            user.tenant.unwrap_or_default().into(),
+            user.id.into(),
             day.into(),
             requests.into(),
             month_of(day).into(),
@@ -257,7 +279,7 @@ async fn add_users(
             to_i64(delta.last_micros, "last_micros")?.into(),
             to_i64(delta.exceeded, "exceeded")?.into(),
         ];
-        rows.insert(user, row);
+        rows.insert(user_key(user), row);
     }
     add_rows(transaction, &USERS, rows).await
 }
@@ -271,7 +293,7 @@ async fn add_keys(transaction: &mut Transaction, keys: &[KeyUsageDelta]) -> Resu
     let mut rows = BTreeMap::new();
     for (id, (requests, last)) in sums {
         let (requests, last) = (to_i64(requests, "requests")?, to_i64(last, "last_micros")?);
-        rows.insert(id, vec![id.into(), requests.into(), last.into()]);
+        rows.insert(vec![id], vec![id.into(), requests.into(), last.into()]);
     }
     add_rows(transaction, &KEYS, rows).await
 }
@@ -280,11 +302,13 @@ async fn add_keys(transaction: &mut Transaction, keys: &[KeyUsageDelta]) -> Resu
 async fn add_rows(
     transaction: &mut Transaction,
     totals: &Totals,
-    rows: BTreeMap<&str, Vec<Value<'_>>>,
+    rows: BTreeMap<Vec<&str>, Vec<Value<'_>>>,
 ) -> Result<(), DatabaseError> {
-    let ids: Vec<&str> = rows.keys().copied().collect();
-    let existing = lock_existing(transaction, totals.existing, &ids).await?;
-    let rows = rows.into_iter().filter(|(id, _)| existing.contains(*id));
+    let ids: Vec<Vec<&str>> = rows.keys().cloned().collect();
+    let existing = lock_existing(transaction, totals, &ids).await?;
+    let is_existing =
+        |id: &[&str]| existing.contains(&id.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>());
+    let rows = rows.into_iter().filter(|(id, _)| is_existing(id));
     let rows: Vec<_> = rows.map(|(_, row)| row).collect();
     for piece in rows.chunks(CHUNK_ROWS) {
         let mut query = Query::new(totals.insert);
@@ -298,41 +322,45 @@ async fn add_rows(
 /// would do.
 async fn lock_existing(
     transaction: &mut Transaction,
-    select: &'static str,
-    ids: &[&str],
-) -> Result<HashSet<String>, DatabaseError> {
-    let end = match transaction.engine() {
-        Engine::Postgres => ") ORDER BY 1 FOR KEY SHARE",
-        Engine::MySql => ") ORDER BY 1 LOCK IN SHARE MODE",
-        Engine::Sqlite => ")", // has one writer at a time
+    totals: &Totals,
+    ids: &[Vec<&str>],
+) -> Result<HashSet<Vec<String>>, DatabaseError> {
+    let key = totals.key;
+    let end = match (transaction.engine(), key.len()) {
+        (Engine::Postgres, 1) => " ORDER BY 1 FOR KEY SHARE",
+        (Engine::Postgres, _) => " ORDER BY 1, 2 FOR KEY SHARE",
+        (Engine::MySql, 1) => " ORDER BY 1 LOCK IN SHARE MODE",
+        (Engine::MySql, _) => " ORDER BY 1, 2 LOCK IN SHARE MODE",
+        (Engine::Sqlite, _) => "", // has one writer at a time
     };
-    let rows = rows_in(transaction, select, ids, end).await?;
-    rows.iter().map(|row| row.text(0, "usage")).collect()
+    let rows = rows_in(transaction, totals.existing, key, ids, end).await?;
+    rows.iter().map(|row| (0..key.len()).map(|column| row.text(column, "usage")).collect()).collect()
 }
 
-/// Runs a query that ends in `IN (` for these ids.
+/// Runs a query that ends in `WHERE ` for these ids.
 async fn rows_in(
     transaction: &mut Transaction,
     select: &'static str,
-    ids: &[&str],
+    key: &'static [&'static str],
+    ids: &[Vec<&str>],
     end: &'static str,
 ) -> Result<Vec<Row>, DatabaseError> {
     let mut rows = Vec::new();
     for piece in ids.chunks(CHUNK_ROWS) {
         let mut query = Query::new(select);
-        query.bind_all(piece.iter().copied()).push(end);
+        query.any_of(key, piece).push(end);
         rows.extend(transaction.rows(&query).await?);
     }
     Ok(rows)
 }
 
 /// Sums per day and user, in order.
-fn by_day(deltas: &[UserUsageDelta]) -> BTreeMap<u32, BTreeMap<&str, UserUsageDelta>> {
-    let mut days: BTreeMap<u32, BTreeMap<&str, UserUsageDelta>> = BTreeMap::new();
+fn by_day(deltas: &[UserUsageDelta]) -> BTreeMap<u32, BTreeMap<InTenant<'_, &str>, UserUsageDelta>> {
+    let mut days: BTreeMap<u32, BTreeMap<InTenant<'_, &str>, UserUsageDelta>> = BTreeMap::new();
     for delta in deltas {
         let users = days.entry(delta.day).or_default();
         users
-            .entry(&delta.user)
+            .entry(InTenant::new(delta.tenant.as_deref(), &*delta.user))
             .and_modify(|sum| {
                 sum.requests = sum.requests.saturating_add(delta.requests);
                 sum.exceeded = sum.exceeded.saturating_add(delta.exceeded);

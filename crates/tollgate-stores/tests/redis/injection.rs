@@ -163,7 +163,7 @@ async fn charge_thrice(store: &RedisCounters, seed: &Seed, policy: &PenaltyPolic
     let limits = limits.map(|gauge| Gauge { subject, ..gauge });
     let client = Client::User(request.user.unwrap());
     for admits in [true, true, false] {
-        let penalty = PenaltyCharge { subject, client, policy, client_charges: u32::MAX };
+        let penalty = PenaltyCharge { subject, client: client.into(), policy, client_charges: u32::MAX };
         let charges = Charges { penalty: Some(penalty), ..charges(&limits, 1) };
         let result = store.charge_all_timed(&charges, now()).await.unwrap().0;
         assert_eq!(result.admitted(&charges), admits, "{tenant:?} {user:?}: {result:?}");

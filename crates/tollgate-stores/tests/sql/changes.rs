@@ -14,7 +14,7 @@ use crate::harness::{
 };
 
 fn id(user: &str, endpoint: &str) -> ItemId {
-    ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }
+    ItemId::Limit { tenant: None, user: user.to_owned(), endpoint: endpoint.to_owned() }
 }
 
 pub(crate) async fn audit_entry_has_state_before_and_after(empty: TestDatabase) {
@@ -76,7 +76,8 @@ pub(crate) async fn edits_without_effect_make_no_version(empty: TestDatabase) {
     let changed = database.change("root", NOW, &mixed).await.unwrap();
     assert_eq!((changed.version, changed.items.len()), (2, 1), "only bob changed");
     assert_eq!(audit_log(&database).await.len(), 3);
-    let alice = database.get(&ItemId::Quota("alice".to_owned())).await.unwrap().unwrap();
+    let alice =
+        database.get(&ItemId::Quota { tenant: None, user: "alice".to_owned() }).await.unwrap().unwrap();
     assert_eq!((alice.version, alice.updated_at_micros), (1, NOW), "alice was not written");
 }
 
@@ -85,8 +86,8 @@ pub(crate) async fn failed_precondition_aborts_the_change(empty: TestDatabase) {
     change(&database, &[put(quota("alice", None))]).await;
     change(&database, &[put(quota("bob", None))]).await;
     let alice = || quota("alice", Some("gold"));
-    let there = ItemId::Quota("alice".to_owned());
-    let missing = ItemId::Quota("carol".to_owned());
+    let there = ItemId::Quota { tenant: None, user: "alice".to_owned() };
+    let missing = ItemId::Quota { tenant: None, user: "carol".to_owned() };
     let failing = [
         (ItemWrite::Put(alice()), Precondition::Absent, &there, Some(1)),
         (ItemWrite::Put(alice()), Precondition::Version(2), &there, Some(1)),
@@ -116,12 +117,12 @@ pub(crate) async fn failed_precondition_aborts_the_change(empty: TestDatabase) {
     let met = [
         ItemEdit { write: ItemWrite::Put(alice()), precondition: Precondition::Version(1) },
         ItemEdit {
-            write: ItemWrite::Delete(ItemId::Quota("bob".to_owned())),
+            write: ItemWrite::Delete(ItemId::Quota { tenant: None, user: "bob".to_owned() }),
             precondition: Precondition::Present,
         },
         ItemEdit { write: ItemWrite::Put(quota("carol", None)), precondition: Precondition::Absent },
         ItemEdit {
-            write: ItemWrite::Delete(ItemId::Quota("nobody".to_owned())),
+            write: ItemWrite::Delete(ItemId::Quota { tenant: None, user: "nobody".to_owned() }),
             precondition: Precondition::Absent,
         },
     ];
@@ -135,10 +136,10 @@ pub(crate) async fn dry_run_lists_item_changes(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(quota("alice", None)), put(quota("bob", None))]).await;
     let edits = [
-        delete(ItemId::Quota("bob".to_owned())),
+        delete(ItemId::Quota { tenant: None, user: "bob".to_owned() }),
         put(quota("alice", Some("gold"))),
         put(quota("carol", None)),
-        delete(ItemId::Quota("dave".to_owned())),
+        delete(ItemId::Quota { tenant: None, user: "dave".to_owned() }),
     ];
     let changes = database.dry_run(&edits).await.unwrap();
     let changes: Vec<_> = changes
@@ -155,7 +156,7 @@ pub(crate) async fn dry_run_lists_item_changes(empty: TestDatabase) {
             ("carol".to_owned(), None, Some(quota("carol", None))),
         ]
     );
-    let twice = [put(quota("alice", None)), delete(ItemId::Quota("alice".to_owned()))];
+    let twice = [put(quota("alice", None)), delete(ItemId::Quota { tenant: None, user: "alice".to_owned() })];
     for result in
         [database.dry_run(&twice).await.map(drop), database.change("root", 1, &twice).await.map(drop)]
     {
@@ -169,7 +170,7 @@ pub(crate) async fn constraint_violation_rolls_back_all_edits(empty: TestDatabas
     let before = everything(&database).await;
     let twin = tollgate_stores::sql::KeyItem { hash: key("k1").hash, ..key("k2") };
     let edits = [
-        delete(ItemId::Quota("alice".to_owned())),
+        delete(ItemId::Quota { tenant: None, user: "alice".to_owned() }),
         put(quota("bob", None)),
         put(Item::Key(twin)), // hashes are unique
     ];
@@ -194,7 +195,8 @@ pub(crate) async fn thousands_of_edits_are_one_change(empty: TestDatabase) {
     let (_, items) = everything(&database).await;
     assert_eq!(items.len(), COUNT);
     assert!(items.iter().all(|item| matches!(item, Item::Quota(q) if q.tier.as_deref() == Some("gold"))));
-    let gone: Vec<ItemEdit> = names.iter().map(|user| delete(ItemId::Quota(user.clone()))).collect();
+    let gone: Vec<ItemEdit> =
+        names.iter().map(|user| delete(ItemId::Quota { tenant: None, user: user.clone() })).collect();
     assert_eq!(change(&database, &gone).await, 3);
     assert_eq!(everything(&database).await, (3, vec![]));
     assert_eq!(empty.client().await.number("SELECT COUNT(*) FROM admin_audit").await, ENTRIES);
@@ -386,6 +388,7 @@ pub(crate) async fn audit_log_is_filtered(empty: TestDatabase) {
     change(&database, &[put(quota("alice", None)), put(rule("alice", json!({})))]).await;
     database.change("ops", NOW, &[put(quota("bob", None))]).await.unwrap();
     let event = AuditEvent {
+        tenant: None,
         action: "reset".to_owned(),
         kind: "counters".to_owned(),
         subject: "user:alice".to_owned(),

@@ -78,14 +78,28 @@ async fn migrated_schema_needs_no_ddl_rights() {
 #[tokio::test]
 async fn interrupted_mariadb_migration_is_finished() {
     let empty = TestDatabase::mariadb();
-    let database = empty.migrated().await;
-    put_limit(&database, "alice", "/", 1).await.unwrap();
+    let database = empty.open().await;
     let mut client = empty.client().await;
-    client.execute("DELETE FROM tollgate_migrations; DROP TABLE blocks; DROP TABLE user_usage").await;
-    assert_eq!(database.pending_migrations().await.unwrap().len(), 1);
+    client.execute(include_str!("../../migrations/mysql/0001_configuration.sql")).await;
+    client.execute("DROP TABLE blocks; DROP TABLE user_usage").await;
+    assert_eq!(database.migrate().await.unwrap().len(), 2);
+    put_limit(&database, "alice", "/", 1).await.unwrap();
+    change(&database, &[put(quota("alice", None))]).await;
+    // The second one, interrupted after some of its statements.
+    client
+        .execute(
+            "DELETE FROM tollgate_migrations WHERE number = 2; \
+             ALTER TABLE user_usage DROP FOREIGN KEY user_usage_user; \
+             ALTER TABLE blocks DROP CONSTRAINT blocks_kind_in_tenant, DROP PRIMARY KEY, DROP COLUMN tenant, \
+             ADD PRIMARY KEY (kind, subject)",
+        )
+        .await;
     assert_eq!(database.migrate().await.unwrap().len(), 1);
-    assert_eq!(client.number("SELECT COUNT(*) FROM blocks").await, 0);
-    assert_eq!(everything(&database).await.1.len(), 1, "existing data is kept");
+    assert_eq!(client.number("SELECT COUNT(*) FROM blocks WHERE tenant = ''").await, 0);
+    let foreign_keys = "SELECT COUNT(*) FROM information_schema.table_constraints \
+                        WHERE constraint_schema = DATABASE() AND constraint_name = 'user_usage_user'";
+    assert_eq!(client.number(foreign_keys).await, 1);
+    assert_eq!(everything(&database).await.1.len(), 2, "existing data is kept");
 }
 
 #[tokio::test]

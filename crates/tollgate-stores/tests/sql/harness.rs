@@ -108,6 +108,7 @@ impl Client {
 /// A limit of a user on an endpoint.
 pub(crate) fn limit(user: &str, endpoint: &str, requests: u32) -> UserEndpointLimit {
     UserEndpointLimit {
+        tenant: None,
         user: user.to_owned(),
         endpoint: endpoint.to_owned(),
         requests,
@@ -129,7 +130,7 @@ pub(crate) fn tier(name: &str, description: &str, body: Json) -> Item {
 
 pub(crate) fn quota(user: &str, tier: Option<&str>) -> Item {
     let limits = AccountLimits { requests_per_hour: Some(7), ..AccountLimits::default() };
-    Item::Quota(QuotaItem { user: user.to_owned(), tier: tier.map(str::to_owned), limits })
+    Item::Quota(QuotaItem { tenant: None, user: user.to_owned(), tier: tier.map(str::to_owned), limits })
 }
 
 /// A key whose hash is derived from its id.
@@ -157,7 +158,7 @@ pub(crate) fn key(id: &str) -> KeyItem {
 
 pub(crate) fn block(kind: BlockKind, subject: &str) -> Item {
     let reason = format!("{subject} sent spam");
-    Item::Block(BlockItem { kind, subject: subject.to_owned(), reason, until_micros: None })
+    Item::Block(BlockItem { tenant: None, kind, subject: subject.to_owned(), reason, until_micros: None })
 }
 
 pub(crate) fn put(item: impl Into<Item>) -> ItemEdit {

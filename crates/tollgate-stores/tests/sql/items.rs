@@ -39,6 +39,7 @@ fn full_key() -> KeyItem {
 /// Two states of an item of each kind.
 fn pairs() -> Vec<(Item, Item)> {
     let largest = UserEndpointLimit {
+        tenant: None,
         window_micros: u64::from(u32::MAX) * 1_000_000,
         burst: Some(u32::MAX),
         ..limit("alice", "/", u32::MAX)
@@ -51,6 +52,7 @@ fn pairs() -> Vec<(Item, Item)> {
     });
     let per_unit = json!({"per": ["user"], "requests_per_second": 5, "burst_size": 7});
     let full_quota = QuotaItem {
+        tenant: None,
         user: "bob".to_owned(),
         tier: Some("gold".to_owned()),
         limits: AccountLimits {
@@ -61,6 +63,7 @@ fn pairs() -> Vec<(Item, Item)> {
         },
     };
     let until = BlockItem {
+        tenant: None,
         kind: BlockKind::Ip,
         subject: "192.0.2.0/24".to_owned(),
         reason: String::new(),
@@ -123,7 +126,7 @@ pub(crate) async fn items_of_every_kind_are_created_replaced_deleted(empty: Test
     assert_eq!(ids(&items), pairs().iter().map(|(first, _)| first.id()).collect());
     for entry in audit_log(&database).await {
         let kind = ItemKind::parse(&entry.kind).unwrap();
-        let id = ItemId::parse(kind, &entry.subject).unwrap();
+        let id = ItemId::parse(kind, entry.tenant.as_deref(), &entry.subject).unwrap();
         assert!(pairs().iter().any(|(first, _)| first.id() == id), "{entry:?}");
     }
 }
@@ -161,7 +164,10 @@ pub(crate) async fn invalid_items_are_rejected(empty: TestDatabase) {
         (rule("r", json!({"colour": "red"})), "colour"),
         (rule("r", json!({"limits": 5})), "limits"),
         (tier("t", "", json!({"per": ["user"]})), "per"),
-        (Item::Quota(QuotaItem { user: "u".to_owned(), tier: None, limits: second }), "requests_per_second"),
+        (
+            Item::Quota(QuotaItem { tenant: None, user: "u".to_owned(), tier: None, limits: second }),
+            "requests_per_second",
+        ),
         (quota("u", Some("")), "tier"),
         (Item::Key(KeyItem { user: Some(String::new()), ..key("k") }), "user_id"),
     ];
@@ -305,6 +311,7 @@ pub(crate) async fn lists_are_filtered(empty: TestDatabase) {
     let ending = KeyItem { expires_at_micros: Some(100), tier: Some("gold".to_owned()), ..key("b") };
     let owned = KeyItem { user: Some("alice".to_owned()), tenant: Some("acme".to_owned()), ..key("a") };
     let ends = BlockItem {
+        tenant: None,
         kind: BlockKind::User,
         subject: "ends".to_owned(),
         reason: String::new(),

@@ -10,6 +10,7 @@ mod migrations;
 mod names;
 mod schema;
 mod sync;
+mod tenants;
 mod usage;
 
 /// Runs tests that take an empty database on every engine.
@@ -66,6 +67,10 @@ on_every_engine![
     sync::too_many_changes_require_reload,
     sync::polling_misses_no_change,
     sync::only_postgres_notifies_listeners,
+    tenants::items_of_tenants_are_independent,
+    tenants::usage_of_tenants_is_independent,
+    tenants::invalid_tenants_are_rejected,
+    tenants::migration_keeps_items_without_tenant,
     usage::totals_roll_over_by_day_and_month,
     usage::batch_counts_once,
     usage::batch_is_atomic,

@@ -6,13 +6,15 @@ use tollgate_stores::sql::{Database, DatabaseError, Engine, Migration};
 
 use crate::harness::TestDatabase;
 
+const ALL: [(u64, &str); 2] = [(1, "configuration"), (2, "tenants")];
+
 fn names(migrations: &[Migration]) -> Vec<(u64, &'static str)> {
     migrations.iter().map(|migration| (migration.number, migration.name)).collect()
 }
 
 pub(crate) async fn empty_database_is_migrated_once(empty: TestDatabase) {
     let database = empty.open().await;
-    let all = [(1, "configuration")];
+    let all = ALL;
     assert_eq!(names(&database.pending_migrations().await.unwrap()), all);
     assert_eq!(names(&database.pending_migrations().await.unwrap()), all, "read only");
     assert!(database.version().await.is_err(), "no tables yet");
@@ -22,7 +24,7 @@ pub(crate) async fn empty_database_is_migrated_once(empty: TestDatabase) {
     assert_eq!(database.migrate().await.unwrap(), []);
     assert_eq!(database.version().await.unwrap(), 0);
     let mut client = empty.client().await;
-    assert_eq!(client.number("SELECT COUNT(*) FROM tollgate_migrations").await, 1);
+    assert_eq!(client.number("SELECT COUNT(*) FROM tollgate_migrations").await, 2);
     assert_eq!(client.number("SELECT COUNT(*) FROM config_version").await, 1);
 }
 
@@ -35,7 +37,7 @@ pub(crate) async fn concurrent_starts_migrate_once(empty: TestDatabase) {
     for node in nodes {
         applied.extend(names(&node.await.unwrap().unwrap()));
     }
-    assert_eq!(applied, [(1, "configuration")], "exactly one node migrates");
+    assert_eq!(applied, ALL, "exactly one node migrates");
     assert_eq!(empty.open().await.version().await.unwrap(), 0);
 }
 
@@ -49,10 +51,10 @@ pub(crate) async fn newer_schema_is_rejected(empty: TestDatabase) {
         .await;
     for result in [database.migrate().await, database.pending_migrations().await] {
         let error = result.unwrap_err();
-        assert!(matches!(error, DatabaseError::SchemaTooNew { found: 9999, known: 1 }), "{error:?}");
+        assert!(matches!(error, DatabaseError::SchemaTooNew { found: 9999, known: 2 }), "{error:?}");
         assert!(error.to_string().contains("9999"), "{error}");
     }
-    assert_eq!(client.number("SELECT COUNT(*) FROM tollgate_migrations").await, 2);
+    assert_eq!(client.number("SELECT COUNT(*) FROM tollgate_migrations").await, 3);
 }
 
 pub(crate) async fn migration_lock_wait_times_out(empty: TestDatabase) {
@@ -73,5 +75,5 @@ pub(crate) async fn migration_lock_wait_times_out(empty: TestDatabase) {
     assert!(matches!(error, DatabaseError::MigrationLocked { waited } if waited == timeout), "{error:?}");
 
     drop(other);
-    assert_eq!(database.migrate().await.unwrap().len(), 1, "the lock is released with its connection");
+    assert_eq!(database.migrate().await.unwrap().len(), 2, "the lock is released with its connection");
 }

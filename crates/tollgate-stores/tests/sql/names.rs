@@ -1,6 +1,7 @@
 //! Names are opaque: compared byte by byte, and never interpreted as SQL.
 
 use serde_json::json;
+use tollgate::identity::InTenant;
 use tollgate_stores::sql::{
     AuditEvent, AuditFilter, BlockKind, Changes, DatabaseError, Item, ItemEdit, ItemFilter, ItemId, ItemKind,
     KeyItem, KeyUsageDelta, UsageBatch, UserUsageDelta, ValueError,
@@ -96,9 +97,9 @@ pub(crate) async fn names_are_compared_byte_by_byte(empty: TestDatabase) {
         assert_eq!(page.len(), 1, "a similar tier matched {user:?}");
     }
 
-    let absent = ItemId::Limit { user: "ALICE ".to_owned(), endpoint: "/alice".to_owned() };
+    let absent = ItemId::Limit { tenant: None, user: "ALICE ".to_owned(), endpoint: "/alice".to_owned() };
     assert_eq!(change(&database, &[delete(absent)]).await, 1);
-    let there = ItemId::Limit { user: "alice ".to_owned(), endpoint: "/alice ".to_owned() };
+    let there = ItemId::Limit { tenant: None, user: "alice ".to_owned(), endpoint: "/alice ".to_owned() };
     assert_eq!(change(&database, &[delete(there.clone())]).await, 2);
     all.retain(|item| item.id() != there);
     assert_eq!(everything(&database).await.1, all, "a similar item was deleted");
@@ -149,6 +150,7 @@ pub(crate) async fn sql_injection_in_values_is_inert(empty: TestDatabase) {
             assert_eq!((&stored.item, &*stored.created_by), (item, text));
         }
         let event = AuditEvent {
+            tenant: None,
             action: text.chars().take(16).collect(),
             kind: format!("x{}", text.chars().take(15).collect::<String>()),
             subject: text.to_owned(),
@@ -168,7 +170,16 @@ pub(crate) async fn sql_injection_in_values_is_inert(empty: TestDatabase) {
         let batch = usage_of(text);
         assert!(database.add_usage(&batch).await.unwrap());
         assert!(!database.add_usage(&batch).await.unwrap());
-        assert_eq!(database.users_usage(&[text]).await.unwrap().pop().expect(text).requests_of_day, 3);
+        assert_eq!(
+            database
+                .users_usage(&[InTenant::new(Some(text), text)])
+                .await
+                .unwrap()
+                .pop()
+                .expect(text)
+                .requests_of_day,
+            3
+        );
         assert_eq!(database.keys_usage(&[text]).await.unwrap().pop().expect(text).requests, 4);
     }
     let (version, items) = everything(&database).await;
@@ -232,7 +243,7 @@ pub(crate) async fn sql_injection_in_filters_and_cursors_is_inert(empty: TestDat
     }
     let by = AuditFilter { by: nul(), ..AuditFilter::default() };
     assert!(matches!(database.audit(&by, 0, 1).await.unwrap_err(), DatabaseError::Value { .. }));
-    assert!(database.users_usage(&["a\0b"]).await.is_err());
+    assert!(database.users_usage(&["a\0b".into()]).await.is_err());
 }
 
 /// An item of each kind, with this text in every text field.
@@ -246,7 +257,7 @@ fn hostile_items(number: u8, text: &str) -> Vec<Item> {
     vec![
         rule(text, words),
         tier(text, text, json!({"limits": [{text: text}], "window": text, "max_delay": text})),
-        quota(text, Some(text)),
+        in_tenant(quota(text, Some(text)), text),
         Item::Key(KeyItem {
             hash: [number; 32],
             name: text.to_owned(),
@@ -258,9 +269,19 @@ fn hostile_items(number: u8, text: &str) -> Vec<Item> {
             revoked_by: given(),
             ..key(text)
         }),
-        block(BlockKind::User, text),
-        Item::Limit(limit(text, text, 1)),
+        in_tenant(block(BlockKind::User, text), text),
+        in_tenant(Item::Limit(limit(text, text, 1)), text),
     ]
+}
+
+fn in_tenant(mut item: Item, name: &str) -> Item {
+    match &mut item {
+        Item::Quota(quota) => quota.tenant = Some(name.to_owned()),
+        Item::Block(block) => block.tenant = Some(name.to_owned()),
+        Item::Limit(limit) => limit.tenant = Some(name.to_owned()),
+        _ => {}
+    }
+    item
 }
 
 fn usage_of(text: &str) -> UsageBatch {
@@ -268,7 +289,14 @@ fn usage_of(text: &str) -> UsageBatch {
     UsageBatch {
         node: text(),
         number: 1,
-        users: vec![UserUsageDelta { user: text(), day: 1, requests: 3, exceeded: 0, last_micros: 0 }],
+        users: vec![UserUsageDelta {
+            tenant: Some(text()),
+            user: text(),
+            day: 1,
+            requests: 3,
+            exceeded: 0,
+            last_micros: 0,
+        }],
         keys: vec![KeyUsageDelta { id: text(), requests: 4, last_micros: 0 }],
     }
 }

@@ -11,6 +11,7 @@ use crate::harness::{NOW, TestDatabase, change, delete, key, limit, put, quota, 
 
 fn reset(subject: &str) -> AuditEvent {
     AuditEvent {
+        tenant: None,
         action: "reset".to_owned(),
         kind: "counters".to_owned(),
         subject: subject.to_owned(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tollgate::identity::InTenant;
 use tollgate_stores::sql::{
     Database, DatabaseError, Item, ItemId, KeyUsage, KeyUsageDelta, UsageBatch, UserUsage, UserUsageDelta,
 };
@@ -13,6 +14,7 @@ const DAY: u32 = 19_752;
 
 fn users(number: u64, deltas: &[(&str, u32, u64)]) -> UsageBatch {
     let users = deltas.iter().map(|&(user, day, requests)| UserUsageDelta {
+        tenant: None,
         user: user.to_owned(),
         day,
         requests,
@@ -23,7 +25,7 @@ fn users(number: u64, deltas: &[(&str, u32, u64)]) -> UsageBatch {
 }
 
 async fn counts(database: &Database, user: &str) -> Option<(u32, u64, u64)> {
-    let usage = database.users_usage(&[user]).await.unwrap().pop()?;
+    let usage = database.users_usage(&[user.into()]).await.unwrap().pop()?;
     Some((usage.day, usage.requests_of_day, usage.requests_of_month))
 }
 
@@ -46,7 +48,7 @@ pub(crate) async fn totals_roll_over_by_day_and_month(empty: TestDatabase) {
         (DAY + 3, 6, 10),
         "several deltas of one user, in any order"
     );
-    let alice = database.users_usage(&["alice"]).await.unwrap().pop().unwrap();
+    let alice = database.users_usage(&["alice".into()]).await.unwrap().pop().unwrap();
     assert_eq!(alice.exceeded_count, 9, "late ones included");
     assert_eq!(alice.last_request_at_micros, u64::from(DAY + 3) * 86_400_000_000 + 4);
     assert_eq!((alice.requests_on(DAY + 3), alice.requests_on(DAY + 4)), (6, 0));
@@ -110,7 +112,7 @@ pub(crate) async fn deleted_users_and_keys_have_no_totals(empty: TestDatabase) {
     batch.keys = vec![used("k"), used("none")];
     assert!(database.add_usage(&batch).await.unwrap());
     assert_eq!(counts(&database, "nobody").await, None);
-    let mut all = database.users_usage(&["bob", "nobody", "alice"]).await.unwrap();
+    let mut all = database.users_usage(&["bob", "nobody", "alice"].map(InTenant::from)).await.unwrap();
     all.sort_by(|one, next| one.user.cmp(&next.user));
     assert_eq!(all.iter().map(|usage: &UserUsage| &*usage.user).collect::<Vec<_>>(), ["alice", "bob"]);
     assert_eq!(database.keys_usage(&["k", "none"]).await.unwrap().len(), 1);
@@ -118,8 +120,14 @@ pub(crate) async fn deleted_users_and_keys_have_no_totals(empty: TestDatabase) {
 
     change(&database, &[put(quota("alice", Some("gold"))), put(Item::Key(key("k")))]).await;
     assert_eq!(counts(&database, "alice").await, Some((DAY, 1, 1)), "changing the quota keeps the totals");
-    change(&database, &[delete(ItemId::Quota("alice".to_owned())), delete(ItemId::Key("k".to_owned()))])
-        .await;
+    change(
+        &database,
+        &[
+            delete(ItemId::Quota { tenant: None, user: "alice".to_owned() }),
+            delete(ItemId::Key("k".to_owned())),
+        ],
+    )
+    .await;
     assert_eq!(counts(&database, "alice").await, None);
     assert_eq!(database.keys_usage(&["k"]).await.unwrap().pop(), None);
     assert!(database.add_usage(&UsageBatch { number: 2, ..batch }).await.unwrap());
@@ -151,14 +159,20 @@ pub(crate) async fn concurrent_batches_survive_quota_changes(empty: TestDatabase
         })
         .collect();
     for _ in 0..6 {
-        change(&database, &[delete(ItemId::Quota(names[3].clone())), put(quota(&names[15], Some("a")))])
-            .await;
+        change(
+            &database,
+            &[
+                delete(ItemId::Quota { tenant: None, user: names[3].clone() }),
+                put(quota(&names[15], Some("a"))),
+            ],
+        )
+        .await;
         change(&database, &[put(quota(&names[3], None)), put(quota(&names[15], Some("b")))]).await;
     }
     for node in nodes {
         node.await.unwrap();
     }
-    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    let all: Vec<InTenant<'_, &str>> = names.iter().map(InTenant::from).collect();
     for usage in database.users_usage(&all).await.unwrap() {
         let total = NODES * BATCHES;
         let is_right = if usage.user == names[3] {

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::hash_of;
+use super::hash_in;
 use super::shards::Shards;
 use super::table::Table;
-use crate::identity::{Seed, canonical_net, tag};
+use crate::identity::{InTenant, Seed, canonical_net, tag};
 use crate::time::Timestamp;
 
 /// What a block applies to.
@@ -51,6 +51,11 @@ impl BlockKind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
+    /// Whether blocks of this kind may belong to a tenant. Ids of API keys are unique, and a tenant is in no other.
+    pub const fn is_within_tenant(self) -> bool {
+        matches!(self, BlockKind::User | BlockKind::Login | BlockKind::Ip)
+    }
+
     const fn tag(self) -> u8 {
         match self {
             BlockKind::User => tag::USER,
@@ -86,19 +91,23 @@ impl BlockTarget<'_> {
             BlockTarget::Ip(_) => BlockKind::Ip,
         }
     }
+}
 
-    pub(super) fn hash(self, seed: Seed) -> u128 {
-        match self {
-            BlockTarget::User(id)
-            | BlockTarget::ApiKey(id)
-            | BlockTarget::Tenant(id)
-            | BlockTarget::Login(id) => hash_of(seed, self.kind().tag(), id.as_bytes()),
-            BlockTarget::Ip(net) => hash_of_network(seed, canonical_net(net.trunc())),
-        }
+/// The hash of a target. Kinds that are in no tenant ignore it.
+pub(super) fn hash_of_target(seed: Seed, target: InTenant<'_, BlockTarget<'_>>) -> u128 {
+    let InTenant { tenant, id: target } = target;
+    let kind = target.kind();
+    let tenant = tenant.filter(|_| kind.is_within_tenant());
+    match target {
+        BlockTarget::User(id)
+        | BlockTarget::ApiKey(id)
+        | BlockTarget::Tenant(id)
+        | BlockTarget::Login(id) => hash_in(tenant, seed, kind.tag(), id.as_bytes()),
+        BlockTarget::Ip(net) => hash_of_network(seed, tenant, canonical_net(net.trunc())),
     }
 }
 
-fn hash_of_network(seed: Seed, net: IpNet) -> u128 {
+fn hash_of_network(seed: Seed, tenant: Option<&str>, net: IpNet) -> u128 {
     let mut bytes = [0; 17];
     bytes[0] = net.prefix_len();
     let length = match net.network() {
@@ -111,7 +120,7 @@ fn hash_of_network(seed: Seed, net: IpNet) -> u128 {
             17
         }
     };
-    hash_of(seed, tag::IP, &bytes[..length])
+    hash_in(tenant, seed, tag::IP, &bytes[..length])
 }
 
 /// A block in force.
@@ -244,11 +253,17 @@ impl Blocks {
     }
 
     /// The block of an address in force at `now`. The widest network comes first.
-    pub(super) fn of_ip(&self, seed: Seed, ip: IpAddr, now: Timestamp) -> Option<BlockPosition> {
+    pub(super) fn of_ip(
+        &self,
+        seed: Seed,
+        tenant: Option<&str>,
+        ip: IpAddr,
+        now: Timestamp,
+    ) -> Option<BlockPosition> {
         let in_family = |(length, _): &&(NetworkLength, usize)| length.is_v6 == ip.is_ipv6();
         self.lengths.iter().filter(in_family).find_map(|(length, _)| {
             let net = IpNet::new(ip, length.bits).ok()?.trunc();
-            self.find(hash_of_network(seed, net), now)
+            self.find(hash_of_network(seed, tenant, net), now)
         })
     }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::blocks::{BlockRecord, BlockTarget};
+use super::blocks::{BlockRecord, BlockTarget, hash_of_target};
 use super::keys::KeyRecord;
 use super::limits::{AccountLimits, CompiledLimits};
 use super::pool::{Pool, PoolId};
 use super::{AccountError, Accounts, Key, UserRecord};
-use crate::identity::Id;
+use crate::identity::{Id, InTenant};
 use crate::rules::overrides::{KEY_NAMESPACE, QUOTA_NAMESPACE};
 use crate::time::Timestamp;
 
@@ -26,15 +26,39 @@ impl AccountsEditor {
     ///
     /// # Errors
     /// When the id, the tier or a limit is invalid.
-    pub fn put_user(
+    pub fn put_user<'i>(
         &mut self,
-        id: &str,
+        id: impl Into<InTenant<'i, &'i str>>,
         tier: Option<&str>,
         limits: AccountLimits,
     ) -> Result<(), AccountError> {
-        check_id("user_id", Some(id))?;
+        let user = id.into();
+        check_id("user_id", Some(user.id))?;
+        check_id("tenant", user.tenant)?;
         check_id("tier", tier)?;
-        self.put_user_hashed(self.accounts.hash_of_user(id), tier, limits)
+        let before = self.accounts.users();
+        self.put_user_hashed(self.accounts.hash_of_user(user), tier, limits)?;
+        if self.accounts.users() > before {
+            self.count_users(user.tenant, 1);
+        }
+        Ok(())
+    }
+
+    /// Counts users that were added to a tenant.
+    pub(super) fn count_users(&mut self, tenant: Option<&str>, added: usize) {
+        let Some(tenant) = tenant else { return };
+        *Arc::make_mut(&mut self.accounts.user_tenants).entry(tenant.into()).or_default() += added;
+    }
+
+    fn uncount_user(&mut self, tenant: Option<&str>) {
+        let Some(tenant) = tenant else { return };
+        let tenants = Arc::make_mut(&mut self.accounts.user_tenants);
+        if let Some(count) = tenants.get_mut(tenant) {
+            *count -= 1;
+            if *count == 0 {
+                tenants.remove(tenant);
+            }
+        }
     }
 
     pub(super) fn put_user_hashed(
@@ -51,10 +75,12 @@ impl AccountsEditor {
     }
 
     /// Removes a user.
-    pub fn remove_user(&mut self, id: &str) {
-        let hash = self.accounts.hash_of_user(id);
+    pub fn remove_user<'i>(&mut self, id: impl Into<InTenant<'i, &'i str>>) {
+        let user = id.into();
+        let hash = self.accounts.hash_of_user(user);
         // Checked first: an unknown user must not copy a shard.
         if self.accounts.user_record(hash).is_some() {
+            self.uncount_user(user.tenant);
             self.accounts.users.change(hash, |shard| (-isize::from(shard.remove(hash).is_some()), ()));
         }
     }
@@ -98,9 +124,15 @@ impl AccountsEditor {
     }
 
     /// Adds or replaces a block. Without `until` it never expires.
-    pub fn put_block(&mut self, target: BlockTarget<'_>, reason: &str, until: Option<Timestamp>) {
-        let hash = target.hash(self.accounts.seed);
-        self.accounts.blocks.put(hash, target, reason, until);
+    pub fn put_block<'i>(
+        &mut self,
+        target: impl Into<InTenant<'i, BlockTarget<'i>>>,
+        reason: &str,
+        until: Option<Timestamp>,
+    ) {
+        let target = target.into();
+        let hash = hash_of_target(self.accounts.seed, target);
+        self.accounts.blocks.put(hash, target.id, reason, until);
     }
 
     pub(super) fn put_block_hashed(&mut self, hash: u128, block: BlockRecord) {
@@ -108,8 +140,8 @@ impl AccountsEditor {
     }
 
     /// Removes a block.
-    pub fn remove_block(&mut self, target: BlockTarget<'_>) {
-        self.accounts.blocks.remove(target.hash(self.accounts.seed));
+    pub fn remove_block<'i>(&mut self, target: impl Into<InTenant<'i, BlockTarget<'i>>>) {
+        self.accounts.blocks.remove(hash_of_target(self.accounts.seed, target.into()));
     }
 
     /// The accounts as edited so far.

@@ -1,8 +1,8 @@
 //! What accounts add to a request: its user, tenant and tier, its overrides, and blocks.
 
 use super::blocks::{BlockKind, BlockPosition};
-use super::{Accounts, CompiledLimits, hash_of};
-use crate::identity::{ApiKey, Client, Id, Request, tag};
+use super::{Accounts, CompiledLimits, hash_in};
+use crate::identity::{ApiKey, Client, Id, InTenant, Request, tag};
 use crate::rules::overrides::{KEY_NAMESPACE, QUOTA_NAMESPACE};
 use crate::time::Timestamp;
 
@@ -82,7 +82,8 @@ impl Accounts {
     /// Completes a normalized request by the account of its user.
     pub(crate) fn complete_by_user<'a>(&'a self, resolved: &mut ResolvedRequest<'a>) {
         let Some(id) = resolved.request.user else { return };
-        let hash = self.hash_of_user(id.as_str());
+        let tenant = resolved.request.tenant.map(Id::as_str);
+        let hash = self.hash_of_user(InTenant::new(tenant, id.as_str()));
         resolved.user_hash = Some(hash);
         let Some(user) = self.user_record(hash) else { return };
         if resolved.request.tier.is_none() {
@@ -95,21 +96,26 @@ impl Accounts {
             limits.map(|limits| AccountOverride { client, namespace: QUOTA_NAMESPACE, limits });
     }
 
-    /// The first block in force that matches the request.
+    /// The first block in force that matches the request. Users and logins match inside their tenant; an address is also
+    /// blocked by a block without a tenant.
     pub(crate) fn block_of(&self, resolved: &ResolvedRequest<'_>, now: Timestamp) -> Option<BlockPosition> {
         if self.blocks() == 0 {
             return None;
         }
         let (request, blocks) = (&resolved.request, &self.blocks);
-        let of_id = |kind, tag, id: Option<Id<'_>>| {
-            let hash = |id: Id<'_>| hash_of(self.seed, tag, id.as_str().as_bytes());
+        let tenant = request.tenant.map(Id::as_str);
+        let of_id = |kind, tenant, tag, id: Option<Id<'_>>| {
+            let hash = |id: Id<'_>| hash_in(tenant, self.seed, tag, id.as_str().as_bytes());
             id.and_then(|id| blocks.of_id(kind, || hash(id), now))
         };
+        let of_address =
+            |tenant| request.ip.and_then(|ip| blocks.of_ip(self.seed, tenant, ip.to_canonical(), now));
         let key = request.api_key.and_then(ApiKey::known_id);
         (resolved.user_hash.and_then(|hash| blocks.of_id(BlockKind::User, || hash, now)))
-            .or_else(|| of_id(BlockKind::ApiKey, tag::KNOWN_KEY, key))
-            .or_else(|| of_id(BlockKind::Tenant, tag::TENANT, request.tenant))
-            .or_else(|| of_id(BlockKind::Login, tag::LOGIN, request.login))
-            .or_else(|| request.ip.and_then(|ip| blocks.of_ip(self.seed, ip.to_canonical(), now)))
+            .or_else(|| of_id(BlockKind::ApiKey, None, tag::KNOWN_KEY, key))
+            .or_else(|| of_id(BlockKind::Tenant, None, tag::TENANT, request.tenant))
+            .or_else(|| of_id(BlockKind::Login, tenant, tag::LOGIN, request.login))
+            .or_else(|| of_address(None))
+            .or_else(|| tenant.and_then(|tenant| of_address(Some(tenant))))
     }
 }

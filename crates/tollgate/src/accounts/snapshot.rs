@@ -1,7 +1,7 @@
 //! Account snapshots, so that a node can start while the database is unreachable.
 //!
-//! The format: magic bytes, the hash seed, then users, keys and blocks, each list preceded by its length, and a checksum
-//! over everything.
+//! The format: magic bytes, the hash seed, then users, their tenants, keys and blocks, each list preceded by its length, and
+//! a checksum over everything.
 
 use std::io::{self, Read, Write};
 
@@ -14,7 +14,7 @@ use crate::identity::Seed;
 use crate::snapshot::{Checksummed, SnapshotError};
 use crate::time::Timestamp;
 
-const MAGIC: [u8; 8] = *b"tollacc2";
+const MAGIC: [u8; 8] = *b"tollacc3";
 /// Encodes a missing timestamp; no real one is as large.
 const NEVER: u64 = u64::MAX;
 
@@ -31,6 +31,11 @@ impl Accounts {
         for (hash, user) in self.users.iter().flat_map(Table::iter) {
             out.write_all(&hash.to_le_bytes())?;
             write_tier_and_limits(&mut out, self.tier(user.tier), written(&self.quotas, user.limits))?;
+        }
+        out.write_length(self.user_tenants.len())?;
+        for (tenant, users) in &*self.user_tenants {
+            out.write_text(tenant)?;
+            out.write_length(*users)?;
         }
         out.write_length(self.keys())?;
         let mut record = Vec::new();
@@ -66,6 +71,11 @@ impl Accounts {
             let hash = u128::from_le_bytes(input.array()?);
             let (tier, limits) = read_tier_and_limits(&mut input)?;
             editor.put_user_hashed(hash, tier.as_deref(), limits).map_err(|_| SnapshotError::Corrupt)?;
+        }
+        for _ in 0..input.word()? {
+            let tenant = input.text()?;
+            let users = usize::try_from(input.word()?).map_err(|_| SnapshotError::Corrupt)?;
+            editor.count_users(Some(&tenant), users);
         }
         for _ in 0..input.word()? {
             read_key(&mut input, &mut editor)?;

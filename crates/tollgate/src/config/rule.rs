@@ -38,6 +38,7 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         fields.report("cost", "needs a rule with limits".to_owned());
     }
     let on_store_failure = read_on_store_failure(fields, ["on_store_failure", "failure_mode"]);
+    let across_tenants = read_across_tenants(fields, action, per.as_deref());
     let leases = fields.read("leases", boolean).unwrap_or(true);
     let mut response = fields.table("response", read_response).unwrap_or_default();
     flat_names::read_response(fields, &mut response);
@@ -61,6 +62,7 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         priority,
         when,
         per,
+        across_tenants,
         action,
         limits,
         cost: cost.unwrap_or_default(),
@@ -69,6 +71,21 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         response,
         enabled,
     })
+}
+
+/// Reads `across_tenants`, which needs a rule that counts clients or descriptors without their tenant.
+fn read_across_tenants(
+    fields: &mut TableReader<'_, '_>,
+    action: Option<Action>,
+    per: Option<&[Dimension]>,
+) -> bool {
+    let across_tenants = fields.read("across_tenants", boolean).unwrap_or(false);
+    if fields.has("across_tenants") && action.is_some_and(|action| !action.limits()) {
+        fields.report("across_tenants", "needs a rule with limits".to_owned());
+    } else if across_tenants && per.is_some_and(|per| per.contains(&Dimension::Tenant)) {
+        fields.report("across_tenants", "contradicts per = \"tenant\": remove one of them".to_owned());
+    }
+    across_tenants
 }
 
 /// Reads `on_store_failure` or its alias. Both take the names `fail_open` and `fail_closed`, too.

@@ -136,6 +136,7 @@ fn client_rule(name: String, priority: u32, when: Matcher, limits: Vec<Limit>) -
         action: Action::Reject,
         limits,
         cost: RuleCost::default(),
+        across_tenants: false,
         leases: true,
         on_store_failure: None,
         response: Response::default(),

@@ -46,7 +46,7 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         let before = draft.complete(rules, now);
         // The same window and algorithm are the same counter, which holds the consumption already.
         let same_counter = |old: &Arc<Override>| old.limit.counter == new.limit.counter;
-        let is_known = self.rules.load().overrides().get(&new.user, &new.endpoint).is_some_and(same_counter);
+        let is_known = self.rules.load().overrides().get(new.user(), &new.endpoint).is_some_and(same_counter);
         if is_known { 0 } else { request.client().map_or(0, |client| before.used_by(client)) }
     }
 

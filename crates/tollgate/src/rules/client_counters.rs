@@ -72,7 +72,7 @@ impl RuleSet {
             if elsewhere || rule.limits.is_empty() || !evaluation.counts_client(compiled) || !wanted(rule) {
                 continue;
             }
-            let mut values = SubjectHasher::new(self.seed);
+            let mut values = compiled.start_subject(self.seed, request);
             let mut push =
                 |dimension| is_given(dimension) && values.push(dimension, request, self.ipv6_prefix);
             let missing: Vec<Dimension> =

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::pattern_index::ShortText;
 use super::rule::{Action, Condition, Matcher, Rule, RuleCost, RuleLimit};
-use crate::identity::{Client, Dimension, Request};
+use crate::identity::{Client, Dimension, Request, Seed, SubjectHasher};
 
 #[derive(Debug)]
 #[repr(align(64))]
@@ -16,6 +16,8 @@ pub(super) struct CompiledRule {
     pub(super) action: Action,
     pub(super) leases: bool,
     pub(super) is_plan_level: bool,
+    /// Whether its subjects are qualified by the tenant of the request.
+    is_within_tenant: bool,
     /// The condition that the index has checked for candidates.
     indexed_by: Option<Condition>,
     /// Whether there are conditions besides that one and the tiers.
@@ -36,6 +38,7 @@ impl CompiledRule {
             action: rule.action,
             leases: rule.leases,
             is_plan_level: rule.is_plan_level(),
+            is_within_tenant: rule.is_within_tenant(),
             indexed_by,
             has_others: has_others(&rule.when, indexed_by),
             tiers: tiers.iter().map(|tier| tier.as_bytes().into()).collect(),
@@ -44,6 +47,20 @@ impl CompiledRule {
             limits: rule.limits.iter().cloned().collect(),
             cost: rule.cost.clone(),
         }
+    }
+
+    /// Starts the subject of a request: with the tenant, unless the rule counts across tenants or the subject contains the
+    /// tenant anyway.
+    #[inline]
+    pub(super) fn start_subject(&self, seed: Seed, request: &Request<'_>) -> SubjectHasher {
+        let mut values = SubjectHasher::new(seed);
+        if let Some(tenant) = request.tenant
+            && self.is_within_tenant
+            && !(self.per.contains(&Dimension::Client) && matches!(request.client(), Some(Client::Tenant(_))))
+        {
+            values.push_tenant(Some(tenant.as_str()));
+        }
+        values
     }
 
     /// Whether it counts exactly this client.
@@ -69,4 +86,53 @@ fn has_others(when: &Matcher, indexed_by: Option<Condition>) -> bool {
         || !when.methods.is_empty()
         || !when.ips.is_empty()
         || !when.descriptors.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use siphasher::sip128::SipHasher13;
+
+    use super::super::set::RuleSet;
+    use crate::endpoint::Endpoint;
+    use crate::identity::{Id, Request, Scratch, Seed};
+    use crate::time::Timestamp;
+
+    /// The hash of the first charge of a request under a rule.
+    fn subject(rule: &str, tenant: Option<&str>, user: Option<&str>) -> u128 {
+        let limits = "limits = [{ requests = 1, window = \"1m\" }]";
+        let rules = RuleSet::from_toml(&format!("[[rules]]\nname = \"r\"\n{rule}\n{limits}")).unwrap();
+        let rules = rules.with_seed(Seed([7; 16]));
+        let id = |text: Option<&'static str>| text.map(|text| Id::parse(text).unwrap());
+        let (tenant, user) = (tenant.map(|_| "acme"), user.map(|_| "bob"));
+        let request =
+            Request { tenant: id(tenant), user: id(user), ..Request::new(Endpoint::parse("/a").unwrap()) };
+        let mut scratch = Scratch::default();
+        rules.plan(&request, &mut scratch, Timestamp::from_secs(1)).charges.charges[0].subject.0
+    }
+
+    fn hash(values: &[&[u8]]) -> u128 {
+        SipHasher13::new_with_key(&[7; 16]).hash(&values.concat()).as_u128()
+    }
+
+    #[test]
+    fn subjects_are_qualified_by_the_tenant() {
+        // Stored counters depend on these encodings.
+        let (acme, bob) = (b"\x03\x04\0\0\0acme".as_slice(), b"\x04\x03\0\0\0bob".as_slice());
+        let (endpoint, global) = (b"\x07\x02\0\0\0/a".as_slice(), b"\x01\0\0\0\0".as_slice());
+        let (tenant, user) = (Some("acme"), Some("bob"));
+        for (rule, tenant, user, expected) in [
+            ("per = \"user\"", None, user, &[bob][..]),
+            ("per = \"user\"", tenant, user, &[acme, bob]),
+            ("per = \"client\"", tenant, user, &[acme, bob]),
+            ("per = [\"user\", \"endpoint\"]", tenant, user, &[acme, bob, endpoint]),
+            ("per = [\"user\", \"tenant\"]", tenant, user, &[acme, bob]),
+            ("per = \"user\"\nacross_tenants = true", tenant, user, &[bob]),
+            ("per = \"client\"", tenant, None, &[acme]),
+            ("per = \"tenant\"", tenant, user, &[acme]),
+            ("per = \"endpoint\"", tenant, user, &[endpoint]),
+            ("per = \"global\"", tenant, user, &[global]),
+        ] {
+            assert_eq!(subject(rule, tenant, user), hash(expected), "{rule} {tenant:?} {user:?}");
+        }
+    }
 }

@@ -21,7 +21,9 @@ use super::rule::{Action, RuleLimit};
 use super::set::RuleSet;
 use crate::accounts::{AccountOverride, ResolvedRequest};
 use crate::counters::{Charge, CounterId, Effect, PenaltyCharge};
-use crate::identity::{Client, Dimension, Request, Scratch, Subject, SubjectHasher, Tenant, tag};
+use crate::identity::{
+    Client, Dimension, Id, InTenant, Request, Scratch, Subject, SubjectHasher, Tenant, tag,
+};
 use crate::limit::{Algorithm, Limit, LimitError, LimitOverride};
 use crate::time::Timestamp;
 
@@ -261,7 +263,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         if shadow && self.shadows + rule.limits.len() > CHARGES_MAX - self.set.enforced_max {
             return RuleOutcome::TooMany;
         }
-        let mut values = SubjectHasher::new(self.set.seed);
+        let mut values = rule.start_subject(self.set.seed, self.request);
         let is_missing = |dimension| !values.push(dimension, self.request, self.set.ipv6_prefix);
         if let Some(position) = rule.per.iter().position(is_missing) {
             return RuleOutcome::NoSubject(position);
@@ -336,8 +338,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
     fn charge_override(&mut self, position: Option<u32>, client: Client<'_>, found: EndpointOverride<'a>) {
         let EndpointOverride { namespace, counter, limit } = found;
         let position = position.unwrap_or_else(|| no_rule(namespace));
-        let mut values = SubjectHasher::new(self.set.seed);
-        values.push_client(client, self.set.ipv6_prefix);
+        let mut values = self.client_subject(client);
         values.push_bytes(tag::OVERRIDE, self.request.endpoint.as_str().as_bytes());
         self.push(position, namespace, values.subject(), counter, limit, Effect::Enforce);
     }
@@ -345,8 +346,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
     /// Counts by key or user, over all endpoints.
     pub(super) fn charge_account(&mut self, position: Option<u32>, own: &AccountOverride<'a>) {
         let position = position.unwrap_or_else(|| no_rule(own.namespace));
-        let mut values = SubjectHasher::new(self.set.seed);
-        values.push_client(own.client, self.set.ipv6_prefix);
+        let values = self.client_subject(own.client);
         for limit in &own.limits.limits {
             self.push(
                 position,
@@ -357,6 +357,13 @@ impl<'a, 'r> Evaluation<'a, 'r> {
                 Effect::Enforce,
             );
         }
+    }
+
+    /// The subject of a client inside the request's tenant.
+    fn client_subject(&self, client: Client<'_>) -> SubjectHasher {
+        let mut values = SubjectHasher::new(self.set.seed);
+        values.push_client_in(self.request.tenant, client, self.set.ipv6_prefix);
+        values
     }
 
     /// Adds a charge on behalf of the rule at `position`, counted under `name`: that of the rule or of the override.
@@ -397,9 +404,9 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             && self.plan.charges.charges.iter().any(is_enforced)
         {
             // The same subject as that of rules that count by this client: Redis Cluster keeps both in one slot.
-            let mut values = SubjectHasher::new(self.set.seed);
-            values.push_client(client, self.set.ipv6_prefix);
-            let (subject, client_charges) = (values.subject(), self.client_charges);
+            let (subject, client_charges) = (self.client_subject(client).subject(), self.client_charges);
+            let tenant = self.request.tenant.filter(|_| !matches!(client, Client::Tenant(_)));
+            let client = InTenant::new(tenant.map(Id::as_str), client);
             self.plan.charges.penalty = Some(PenaltyCharge { subject, client, policy, client_charges });
         }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::rule::{RuleLimit, counter_id};
 use crate::counters::CounterId;
 use crate::endpoint::Endpoint;
-use crate::identity::{Id, Request};
+use crate::identity::{Id, InTenant, Request};
 use crate::limit::{Algorithm, Limit, Window};
 use crate::time::{Span, Timestamp};
 
@@ -42,6 +42,8 @@ impl<'a> EndpointOverride<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "TimedLimit", into = "TimedLimit")]
 pub struct Override {
+    /// The tenant of the user.
+    pub tenant: Option<Box<str>>,
     /// The user.
     pub user: Box<str>,
     /// The endpoint, in its normal form.
@@ -54,19 +56,34 @@ pub struct Override {
 
 impl Override {
     /// A limit for `user` on `endpoint`.
-    pub fn new(user: Id<'_>, endpoint: &Endpoint<'_>, limit: Limit, updated_at: Timestamp) -> Self {
+    pub fn new<'a>(
+        user: impl Into<InTenant<'a, Id<'a>>>,
+        endpoint: &Endpoint<'_>,
+        limit: Limit,
+        updated_at: Timestamp,
+    ) -> Self {
+        let InTenant { tenant, id } = user.into();
         Override {
-            user: user.as_str().into(),
+            tenant: tenant.map(Into::into),
+            user: id.as_str().into(),
             endpoint: endpoint.as_str().into(),
             limit: RuleLimit::new(CONFIG_NAMESPACE, limit),
             updated_at,
         }
+    }
+
+    /// The user inside its tenant.
+    pub fn user(&self) -> InTenant<'_, &str> {
+        InTenant::new(self.tenant.as_deref(), &self.user)
     }
 }
 
 /// The stored form of an [`Override`], not yet validated: a database row, or part of a JSON document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserEndpointLimit {
+    /// The tenant of the user: 1 to 256 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// The user: 1 to 256 bytes.
     pub user: String,
     /// The endpoint in its normal form: 1 to 2048 bytes.
@@ -88,6 +105,8 @@ impl UserEndpointLimit {
         let algorithm = Algorithm::parse(&self.algorithm)?;
         let limit = Limit::with_options(algorithm, self.requests, window, self.burst, None).ok()?;
         let (user, endpoint) = (Id::parse(&self.user).ok()?, Endpoint::parse(&self.endpoint).ok()?);
+        let tenant = self.tenant.as_deref().map(Id::parse).transpose().ok()?;
+        let user = InTenant::new(tenant.map(Id::as_str), user);
         Some(Override::new(user, &endpoint, limit, updated_at))
     }
 }
@@ -96,6 +115,7 @@ impl From<&Override> for UserEndpointLimit {
     fn from(set: &Override) -> Self {
         let limit = &set.limit.limit;
         UserEndpointLimit {
+            tenant: set.tenant.as_deref().map(str::to_owned),
             user: set.user.to_string(),
             endpoint: set.endpoint.to_string(),
             requests: limit.requests(),
@@ -131,15 +151,18 @@ impl TryFrom<TimedLimit> for Override {
 
 /// All overrides, by user and endpoint. Immutable: a change returns the next generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Overrides(HashMap<(Box<str>, Box<str>), Arc<Override>>);
+pub struct Overrides(HashMap<OverrideKey, Arc<Override>>);
+
+/// Tenant, user and endpoint.
+type OverrideKey = (Option<Box<str>>, Box<str>, Box<str>);
 
 /// A user and an endpoint, to look up an override without copying them.
 #[derive(Hash)]
-struct UserEndpoint<'a>(&'a str, &'a str);
+struct UserEndpoint<'a>(Option<&'a str>, &'a str, &'a str);
 
-impl Equivalent<(Box<str>, Box<str>)> for UserEndpoint<'_> {
-    fn equivalent(&self, (user, endpoint): &(Box<str>, Box<str>)) -> bool {
-        *self.0 == **user && *self.1 == **endpoint
+impl Equivalent<OverrideKey> for UserEndpoint<'_> {
+    fn equivalent(&self, (tenant, user, endpoint): &OverrideKey) -> bool {
+        self.0 == tenant.as_deref() && *self.1 == **user && *self.2 == **endpoint
     }
 }
 
@@ -155,8 +178,13 @@ impl Overrides {
     }
 
     /// The override of a user on an endpoint.
-    pub fn get(&self, user: &str, endpoint: &str) -> Option<&Arc<Override>> {
-        self.0.get(&UserEndpoint(user, endpoint))
+    pub fn get<'a>(
+        &self,
+        user: impl Into<InTenant<'a, &'a str>>,
+        endpoint: &'a str,
+    ) -> Option<&Arc<Override>> {
+        let InTenant { tenant, id } = user.into();
+        self.0.get(&UserEndpoint(tenant, id, endpoint))
     }
 
     /// The override for a normalized request.
@@ -165,7 +193,8 @@ impl Overrides {
         if self.0.is_empty() {
             return None;
         }
-        self.get(request.user?.as_str(), request.endpoint.as_str()).map(|found| &**found)
+        let user = InTenant::new(request.tenant.map(Id::as_str), request.user?.as_str());
+        self.get(user, request.endpoint.as_str()).map(|found| &**found)
     }
 
     /// Adds or replaces one override.
@@ -177,7 +206,8 @@ impl Overrides {
     }
 
     /// Removes one override; `None` if there is none.
-    pub fn without(&self, user: &str, endpoint: &str) -> Option<Self> {
+    pub fn without<'a>(&self, user: impl Into<InTenant<'a, &'a str>>, endpoint: &'a str) -> Option<Self> {
+        let user = user.into();
         self.get(user, endpoint)?;
         let mut next = self.clone();
         next.remove(user, endpoint);
@@ -186,10 +216,10 @@ impl Overrides {
 
     /// Removes and adds many overrides with a single copy.
     #[must_use]
-    pub fn changed(&self, new: &[Override], removed: &[(&str, &str)]) -> Self {
+    pub fn changed(&self, new: &[Override], removed: &[(InTenant<'_, &str>, &str)]) -> Self {
         let mut next = self.clone();
         for (user, endpoint) in removed {
-            next.remove(user, endpoint);
+            next.remove(*user, endpoint);
         }
         for each in new {
             next.insert(each.clone());
@@ -203,11 +233,12 @@ impl Overrides {
     }
 
     fn insert(&mut self, new: Override) {
-        self.0.insert((new.user.clone(), new.endpoint.clone()), Arc::new(new));
+        let key = (new.tenant.clone(), new.user.clone(), new.endpoint.clone());
+        self.0.insert(key, Arc::new(new));
     }
 
-    fn remove(&mut self, user: &str, endpoint: &str) {
-        self.0.remove(&UserEndpoint(user, endpoint));
+    fn remove(&mut self, user: InTenant<'_, &str>, endpoint: &str) {
+        self.0.remove(&UserEndpoint(user.tenant, user.id, endpoint));
     }
 }
 
@@ -216,7 +247,7 @@ impl FromIterator<Override> for Overrides {
     fn from_iter<I: IntoIterator<Item = Override>>(all: I) -> Self {
         let mut made = Overrides::default();
         for each in all {
-            let known = made.get(&each.user, &each.endpoint);
+            let known = made.get(each.user(), &each.endpoint);
             if known.is_none_or(|known| known.updated_at <= each.updated_at) {
                 made.insert(each);
             }
@@ -244,7 +275,9 @@ mod tests {
         let (new, other) = (limit_for("a", "/y", 4), limit_for("c", "/z", 5));
         let expected = before.without("a", "/x").unwrap().without("b", "/x").unwrap();
         let expected = expected.with(new.clone()).with(other.clone());
-        let changed = before.changed(&[new, other], &[("a", "/x"), ("b", "/x"), ("b", "/x"), ("d", "/")]);
+        let removed =
+            [("a", "/x"), ("b", "/x"), ("b", "/x"), ("d", "/")].map(|(user, at)| (InTenant::from(user), at));
+        let changed = before.changed(&[new, other], &removed);
         assert_eq!(changed, expected);
         assert_eq!((changed.len(), before.len()), (2, 3));
     }

@@ -25,6 +25,9 @@ pub struct Rule {
     pub when: Matcher,
     /// The dimensions that it counts by.
     pub per: Vec<Dimension>,
+    /// Whether a user, key, login, address or descriptor is counted over all tenants together. By default each tenant has
+    /// its own counters.
+    pub across_tenants: bool,
     /// Only the first matching rule of a layer applies.
     pub layer: Box<str>,
     /// What it does with matching requests.
@@ -71,6 +74,13 @@ impl Rule {
             matches!(by, Dimension::Client | Dimension::User | Dimension::ApiKey | Dimension::Tenant)
         };
         self.per.iter().all(is_plan) && self.has_no_conditions_on_requests()
+    }
+
+    /// Whether its counters are those of one tenant, although it does not count by tenant.
+    pub(super) fn is_within_tenant(&self) -> bool {
+        !self.across_tenants
+            && self.per.iter().any(Dimension::is_within_tenant)
+            && !self.per.contains(&Dimension::Tenant)
     }
 
     /// Whether only tier, user and tenant decide what it matches.

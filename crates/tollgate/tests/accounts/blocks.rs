@@ -3,7 +3,7 @@
 use tollgate::accounts::{BlockKind, BlockTarget, Key};
 use tollgate::counters::conformance::block_on;
 use tollgate::decision::Answer;
-use tollgate::identity::Scratch;
+use tollgate::identity::{InTenant, Scratch};
 use tollgate::{ApiKey, Limiter, MemoryCounters, Request, Span, Timestamp};
 
 use crate::{NOW, admitted, at, by_key, by_user, edit, id, limiter, look, new_key, per_hour};
@@ -61,7 +61,8 @@ fn user_and_tenant_blocks_apply_to_their_keys() {
         editor.put_block(BlockTarget::Tenant("acme"), "unpaid", None);
     });
     assert_eq!(blocked(&limiter, &by_key("api_key:k1")), Some(BlockKind::Tenant));
-    edit(&limiter, |editor| editor.put_block(BlockTarget::User("alice"), "abuse", None));
+    let alice = InTenant::new(Some("acme"), BlockTarget::User("alice"));
+    edit(&limiter, |editor| editor.put_block(alice, "abuse", None));
     assert_eq!(blocked(&limiter, &by_key("api_key:k1")), Some(BlockKind::User));
 }
 

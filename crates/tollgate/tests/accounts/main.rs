@@ -7,6 +7,7 @@ mod overrides;
 mod resolution;
 mod size;
 mod snapshot;
+mod tenants;
 
 use tollgate::accounts::{AccountLimits, AccountsEditor, Key};
 use tollgate::counters::conformance::block_on;

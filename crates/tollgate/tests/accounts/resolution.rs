@@ -2,7 +2,7 @@
 
 use tollgate::accounts::{AccountLimits, Key};
 use tollgate::counters::conformance::block_on;
-use tollgate::identity::Scratch;
+use tollgate::identity::{InTenant, Scratch};
 use tollgate::rules::RuleSettings;
 use tollgate::{ApiKey, Client, Limiter, MemoryCounters, Request, RuleSet};
 
@@ -133,7 +133,8 @@ fn explanation_shows_resolved_values() {
     edit(&limiter, |editor| {
         let key = Key { user: Some("alice"), tenant: Some("acme"), ..new_key("k1") };
         editor.put_key(&key).unwrap();
-        editor.put_user("alice", Some("pro"), per_hour(7)).unwrap();
+        let alice = InTenant::new(Some("acme"), "alice");
+        editor.put_user(alice, Some("pro"), per_hour(7)).unwrap();
     });
     let request = by_key("api_key:k1");
     let explanation = block_on(limiter.snapshot().explain(&request, NOW));

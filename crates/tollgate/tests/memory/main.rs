@@ -156,7 +156,8 @@ fn used_store() -> (MemoryCounters, Vec<Limit>) {
 fn refuse_watched(store: &MemoryCounters, limit: &Limit, subject: Subject, name: &str) {
     let policy = PenaltyPolicy { violation_threshold: 1, ..PenaltyPolicy::default() };
     let client = Client::User(Id::parse(name).unwrap());
-    let penalty = Some(PenaltyCharge { subject, client, policy: &policy, client_charges: u32::MAX });
+    let penalty =
+        Some(PenaltyCharge { subject, client: client.into(), policy: &policy, client_charges: u32::MAX });
     let all = Charges { penalty, ..charges([one(limit, subject, 9)]) };
     while store.charge_all_now(&all, NOW).cooldown.is_none() {}
 }

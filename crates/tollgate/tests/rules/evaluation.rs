@@ -73,6 +73,7 @@ fn rule() -> impl Strategy<Value = Rule> {
                 limits: if action.limits() { vec![RuleLimit::new("", limit)] } else { vec![] },
                 cost: RuleCost::default(),
                 leases: true,
+                across_tenants: false,
                 on_store_failure: None,
                 response: Response::default(),
                 enabled: enabled.index(8) > 0,

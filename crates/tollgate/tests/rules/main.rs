@@ -6,6 +6,7 @@ mod flat_names;
 mod normalization;
 mod overrides;
 mod short_forms;
+mod tenants;
 
 use tollgate::counters::conformance::block_on;
 use tollgate::decision::{Answer, Decision};

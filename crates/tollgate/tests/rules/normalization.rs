@@ -185,8 +185,8 @@ fn accounts_and_blocks_apply_to_every_variant() {
     editor.put_user(NORMALIZED, Some("pro"), hourly).unwrap();
     editor.put_block(BlockTarget::Tenant(NORMALIZED), "unpaid", None);
     editor.put_block(BlockTarget::Login(NORMALIZED), "abuse", None);
-    let key = Key { user: Some(VARIANTS[2]), tenant: Some("Acme"), ..Key::new("k", [0; 32]) };
-    editor.put_key(&key).unwrap();
+    editor.put_key(&Key { user: Some(VARIANTS[2]), ..Key::new("k", [0; 32]) }).unwrap();
+    editor.put_key(&Key { tenant: Some("Acme"), ..Key::new("t", [1; 32]) }).unwrap();
     let accounts = editor.finish();
     limiter.update_accounts(|_| accounts.clone());
     for name in VARIANTS {
@@ -195,11 +195,13 @@ fn accounts_and_blocks_apply_to_every_variant() {
         named("login", name, |request| assert!(blocks(&limiter, request)));
     }
     assert_eq!(admitted(&limiter, &request("/", VARIANTS[0])), 7);
-    let Some(Client::ApiKey(key)) = Client::parse("api_key:k") else { panic!("a known key") };
-    let by_key = Request { api_key: Some(key), ..Request::new(Endpoint::parse("/").unwrap()) };
-    assert!(!limiter.check_now(&by_key, NOW).admits(), "the limit of the key's user is used up");
-    let (rules, mut scratch) = (limiter.rules(), Scratch::default());
-    let resolved = rules.resolve(&by_key, &mut scratch);
+    let by_key = |key| {
+        let Some(Client::ApiKey(key)) = Client::parse(key) else { panic!("a known key") };
+        Request { api_key: Some(key), ..Request::new(Endpoint::parse("/").unwrap()) }
+    };
+    assert!(!limiter.check_now(&by_key("api_key:k"), NOW).admits(), "the limit of the key's user is used up");
+    let (rules, mut scratch, in_tenant) = (limiter.rules(), Scratch::default(), by_key("api_key:t"));
+    let resolved = rules.resolve(&in_tenant, &mut scratch);
     assert_eq!(resolved.request.tenant, id("acme"), "values from the key are normalized too");
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tollgate::accounts::{Accounts, AccountsEditor};
-use tollgate::identity::Normalization;
+use tollgate::identity::{InTenant, Normalization};
 use tollgate::rules::overrides::{Override, Overrides};
 use tollgate::{Endpoint, Id, Request, RuleSet, Timestamp};
 use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, StoredItem};
@@ -107,7 +107,9 @@ impl Loading {
     /// Whether a quota or override of this id was loaded.
     fn contains(&self, id: &ItemId) -> bool {
         match id {
-            ItemId::Quota(user) => self.accounts.accounts().user(user).is_some(),
+            ItemId::Quota { tenant, user } => {
+                self.accounts.accounts().user(InTenant::new(tenant.as_deref(), &**user)).is_some()
+            }
             id => self.overrides.contains_key(id),
         }
     }
@@ -215,10 +217,10 @@ fn apply_rules(sync: &ConfigSync, limiter: &ServiceLimiter, changed: &[ItemState
 async fn apply_overrides(limiter: &ServiceLimiter, now: Timestamp, changed: &[ItemState]) {
     let (mut set, mut removed) = (Vec::new(), Vec::new());
     for (id, stored) in changed {
-        let ItemId::Limit { user, endpoint } = id else { continue };
+        let ItemId::Limit { tenant, user, endpoint } = id else { continue };
         match stored.as_ref().and_then(override_of) {
             Some(new) => set.push(new),
-            None => removed.push((&**user, &**endpoint)),
+            None => removed.push((InTenant::new(tenant.as_deref(), &**user), &**endpoint)),
         }
     }
     if set.is_empty() && removed.is_empty() {
@@ -247,7 +249,8 @@ fn override_of(stored: &StoredItem) -> Option<Override> {
 /// A request that the override applies to.
 fn request_of(set: &Override) -> Option<Request<'_>> {
     let endpoint = Endpoint::parse(&set.endpoint).ok()?;
-    Some(Request { user: Some(Id::parse(&set.user).ok()?), ..Request::new(endpoint) })
+    let tenant = set.tenant.as_deref().map(Id::parse).transpose().ok()?;
+    Some(Request { user: Some(Id::parse(&set.user).ok()?), tenant, ..Request::new(endpoint) })
 }
 
 /// Compiles the rules of the file and the database. Invalid rules keep the last valid ones in force (`None`), which a full load

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use tollgate::Timestamp;
 use tollgate::accounts::{Accounts, AccountsEditor, BlockTarget, Key};
+use tollgate::identity::InTenant;
 use tollgate_stores::sql::{BlockItem, BlockKind, Item, ItemId, KeyItem, QuotaItem};
 use tracing::warn;
 
@@ -28,11 +29,11 @@ pub(super) fn put(accounts: &mut AccountsEditor, item: &Item) -> bool {
 /// Removes a quota, key or block. Returns false for ids of other items.
 pub(super) fn remove(accounts: &mut AccountsEditor, id: &ItemId) -> bool {
     match id {
-        ItemId::Quota(user) => accounts.remove_user(user),
+        ItemId::Quota { tenant, user } => accounts.remove_user(InTenant::new(tenant.as_deref(), &**user)),
         ItemId::Key(id) => accounts.remove_key(id),
-        ItemId::Block { kind, subject } => {
+        ItemId::Block { tenant, kind, subject } => {
             if let Some(blocked) = blocked(*kind, subject) {
-                accounts.remove_block(blocked);
+                accounts.remove_block(InTenant::new(tenant.as_deref(), blocked));
             }
         }
         ItemId::Rule(_) | ItemId::Tier(_) | ItemId::Limit { .. } => return false,
@@ -41,7 +42,8 @@ pub(super) fn remove(accounts: &mut AccountsEditor, id: &ItemId) -> bool {
 }
 
 fn put_quota(accounts: &mut AccountsEditor, quota: &QuotaItem) -> Result<(), String> {
-    accounts.put_user(&quota.user, quota.tier.as_deref(), quota.limits).map_err(|error| error.to_string())
+    let user = InTenant::new(quota.tenant.as_deref(), &*quota.user);
+    accounts.put_user(user, quota.tier.as_deref(), quota.limits).map_err(|error| error.to_string())
 }
 
 fn put_key(accounts: &mut AccountsEditor, key: &KeyItem) -> Result<(), String> {
@@ -69,6 +71,7 @@ fn scopes(names: &[String]) -> Scopes {
 
 fn put_block(accounts: &mut AccountsEditor, block: &BlockItem) -> Result<(), String> {
     let blocked = blocked(block.kind, &block.subject).ok_or("not an IP address or network")?;
+    let blocked = InTenant::new(block.tenant.as_deref(), blocked);
     accounts.put_block(blocked, &block.reason, block.until_micros.map(Timestamp::from_micros));
     Ok(())
 }
@@ -76,8 +79,9 @@ fn put_block(accounts: &mut AccountsEditor, block: &BlockItem) -> Result<(), Str
 /// Whether the accounts have a block of the same client that lasts longer.
 pub(super) fn has_longer_block(accounts: &Accounts, block: &BlockItem) -> bool {
     // At the beginning of time every block is in force, including expired ones.
-    let existing =
-        blocked(block.kind, &block.subject).and_then(|blocked| accounts.block(blocked, Timestamp::default()));
+    let existing = blocked(block.kind, &block.subject).and_then(|blocked| {
+        accounts.block(InTenant::new(block.tenant.as_deref(), blocked), Timestamp::default())
+    });
     let until = |until: Option<Timestamp>| until.map_or(u64::MAX, Timestamp::as_micros);
     existing
         .is_some_and(|existing| until(existing.until) > until(block.until_micros.map(Timestamp::from_micros)))

@@ -45,6 +45,7 @@ mod tests {
 
     fn block(subject: String) -> StoredItem {
         let item = Item::Block(BlockItem {
+            tenant: None,
             kind: BlockKind::User,
             subject,
             reason: String::new(),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tollgate::config::Problems;
+use tollgate::identity::InTenant;
 use tollgate::{RuleSet, Timestamp};
 use tollgate_stores::sql::{Item, ItemId, ItemWrite};
 
@@ -32,7 +33,8 @@ pub(crate) fn preview(
                 let new = limit.to_override(Timestamp::default());
                 overrides = new.map_or(overrides.clone(), |new| Arc::new(overrides.with(new)));
             }
-            ItemWrite::Delete(ItemId::Limit { user, endpoint }) => {
+            ItemWrite::Delete(ItemId::Limit { tenant, user, endpoint }) => {
+                let user = InTenant::new(tenant.as_deref(), &**user);
                 overrides = overrides.without(user, endpoint).map_or(overrides, Arc::new);
             }
             ItemWrite::Put(item) => drop(items::put(&mut accounts, item)),

@@ -95,7 +95,8 @@ pub(crate) fn audit_event(sync: &ConfigSync, request: &Request<'_>) -> AuditEven
     let client = request.client().map(|client| client.to_string()).unwrap_or_default();
     let subject = serde_json::to_string(&(client, request.endpoint.as_str())).unwrap_or_default();
     let after = serde_json::to_value(&reset).ok();
-    AuditEvent { action: ACTION.to_owned(), kind: KIND.to_owned(), subject, before: None, after }
+    let tenant = reset.tenant.clone();
+    AuditEvent { tenant, action: ACTION.to_owned(), kind: KIND.to_owned(), subject, before: None, after }
 }
 
 /// Repeats the reset of another node on this one. Shared counters need no replay.

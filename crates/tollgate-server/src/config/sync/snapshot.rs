@@ -18,7 +18,7 @@ use super::apply::Configuration;
 use super::database_rules::DatabaseRules;
 use crate::runtime::data_dir::DataDir;
 
-const MAGIC: &[u8; 8] = b"tgconf\0\x02";
+const MAGIC: &[u8; 8] = b"tgconf\0\x03";
 
 /// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -135,7 +135,8 @@ async fn block_never_lapses_when_normalization_changes() {
     let database = Database::open(&url).await.unwrap();
     database.migrate().await.unwrap();
     let (kind, subject) = (BlockKind::Login, "Alice".to_owned());
-    let block = Item::Block(BlockItem { kind, subject, reason: String::new(), until_micros: None });
+    let block =
+        Item::Block(BlockItem { tenant: None, kind, subject, reason: String::new(), until_micros: None });
     let edit = ItemEdit { write: ItemWrite::Put(block), precondition: Precondition::None };
     database.change("test", 1, &[edit]).await.unwrap();
 
@@ -167,6 +168,7 @@ async fn block_never_lapses_when_normalization_changes() {
 
 fn limit(user: &str, requests: u32) -> UserEndpointLimit {
     UserEndpointLimit {
+        tenant: None,
         user: user.to_owned(),
         endpoint: "/x".to_owned(),
         requests,

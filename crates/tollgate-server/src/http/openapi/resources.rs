@@ -23,6 +23,10 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
     let item_id = json!({
         "name": R::ID_FIELD, "in": "path", "required": true, "description": id, "schema": { "type": "string" },
     });
+    let tenant = query("tenant", "string", "Tenant of the item; without it, the item without a tenant.");
+    let with_tenant = |parameters: Vec<&Value>| -> Vec<Value> {
+        parameters.into_iter().chain(R::IN_TENANT.then_some(&tenant)).cloned().collect()
+    };
     let dry_run =
         query("dry_run", "boolean", "`true` changes nothing; the response shows what would change.");
     let body = json!({ "required": true, "content": content(&input) });
@@ -35,7 +39,7 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
     let would_change = response("With `dry_run`: what would change.", "DryRunResponse");
 
     let mut replace = json!({
-        "operationId": format!("put_{noun}"), "summary": put, "parameters": [item_id, dry_run], "requestBody": body,
+        "operationId": format!("put_{noun}"), "summary": put, "parameters": with_tenant(vec![&item_id, &dry_run]), "requestBody": body,
         "responses": {
             "200": written(&format!("The {noun} was replaced; with `dry_run`, what would change.")),
             "412": failed(&not_met),
@@ -52,7 +56,7 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
             "responses": { "200": response(&format!("A page of {plural}."), &page) },
         },
         "post": {
-            "operationId": format!("create_{noun}"), "summary": create, "parameters": [dry_run], "requestBody": body,
+            "operationId": format!("create_{noun}"), "summary": create, "parameters": with_tenant(vec![&dry_run]), "requestBody": body,
             "responses": {
                 "201": written(&format!("The {noun} was created; `Location` is its path.")),
                 "200": would_change, "409": failed(create_conflict),
@@ -61,7 +65,7 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
     });
     api["paths"][format!("/v1/admin/{plural}/{{{}}}", R::ID_FIELD)] = json!({
         "get": {
-            "operationId": format!("read_{noun}"), "summary": format!("Returns a {noun}."), "parameters": [item_id],
+            "operationId": format!("read_{noun}"), "summary": format!("Returns a {noun}."), "parameters": with_tenant(vec![&item_id]),
             "responses": {
                 "200": ok(&format!("The {noun}; `ETag` is its version.")),
                 "304": { "description": "The version in `If-None-Match` is current." },
@@ -70,7 +74,7 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
         },
         "put": replace,
         "delete": {
-            "operationId": format!("delete_{noun}"), "summary": delete, "parameters": [item_id, dry_run],
+            "operationId": format!("delete_{noun}"), "summary": delete, "parameters": with_tenant(vec![&item_id, &dry_run]),
             "responses": {
                 "204": { "description": format!("The {noun} was deleted.") },
                 "200": would_change, "404": failed(&missing), "412": failed(&not_met),

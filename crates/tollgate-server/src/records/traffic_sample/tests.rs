@@ -36,6 +36,7 @@ fn dry_run_counts_newly_refused_and_admitted() {
     assert_eq!((lower.newly_refused, lower.newly_admitted), (6, 0));
     let expected = EffectExample {
         client: "user:alice".to_owned(),
+        tenant: None,
         endpoint: "/search".to_owned(),
         before: "admitted",
         after: "refused",

@@ -28,7 +28,7 @@ pub struct ItemFilter {
     pub tier: Option<String>,
     /// Quotas, keys and limits of one of these users.
     pub users: Vec<String>,
-    /// Keys of one of these tenants.
+    /// Quotas, keys, blocks and limits of one of these tenants.
     pub tenants: Vec<String>,
     /// Rules with this action. The default action is `reject`.
     pub action: Option<String>,
@@ -113,8 +113,8 @@ pub(in crate::sql) async fn find(
     Ok(found)
 }
 
-/// The items after one. With a key of two columns, first the rest of the same first column, then the following ones: each is a
-/// range scan of the index on every engine.
+/// The items after one. With a key of several columns, first the rest of the same leading columns, then the following ones: each
+/// is a range scan of the index on every engine.
 async fn page(
     transaction: &mut Transaction,
     kind: ItemKind,
@@ -123,15 +123,21 @@ async fn page(
     count_max: u32,
 ) -> Result<Vec<StoredItem>, DatabaseError> {
     let count_max = count_max as usize;
+    let Some(after) = after.map(ItemId::key_values) else {
+        return range(transaction, kind, filter, &[], count_max).await;
+    };
     let mut page = Vec::new();
-    if let Some([Some(first), Some(second)]) = after.map(ItemId::key_values) {
-        let start = [(" = ", first), (" > ", second)];
-        page = range(transaction, kind, filter, &start, count_max).await?;
-    }
-    if page.len() < count_max {
-        let start = after.and_then(|after| after.key_values()[0]).map(|first| (" > ", first));
-        let rest = range(transaction, kind, filter, start.as_slice(), count_max - page.len()).await?;
-        page.extend(rest);
+    for last in (0..after.len()).rev() {
+        let comparison = |position| if position == last { " > " } else { " = " };
+        let start: Vec<(&'static str, &str)> = after[..=last]
+            .iter()
+            .enumerate()
+            .map(|(position, value)| (comparison(position), *value))
+            .collect();
+        page.extend(range(transaction, kind, filter, &start, count_max - page.len()).await?);
+        if page.len() == count_max {
+            break;
+        }
     }
     Ok(page)
 }
@@ -181,14 +187,14 @@ impl ItemFilter {
         let (action, tier) = (self.action.as_slice(), self.tier.as_slice());
         let texts: &[(&'static str, &'a [String])] = match kind {
             ItemKind::Rule => &[(" AND COALESCE(action, 'reject') IN (", action)],
-            ItemKind::Tier | ItemKind::Block => &[],
-            ItemKind::Quota => &[(" AND tier IN (", tier), (" AND user_id IN (", &self.users)],
-            ItemKind::Key => &[
+            ItemKind::Tier => &[],
+            ItemKind::Block => &[(" AND tenant IN (", &self.tenants)],
+            ItemKind::Quota | ItemKind::Key => &[
                 (" AND tier IN (", tier),
                 (" AND user_id IN (", &self.users),
                 (" AND tenant IN (", &self.tenants),
             ],
-            ItemKind::Limit => &[(" AND user_id IN (", &self.users)],
+            ItemKind::Limit => &[(" AND user_id IN (", &self.users), (" AND tenant IN (", &self.tenants)],
         };
         for (text, values) in texts.iter().filter(|(_, values)| !values.is_empty()) {
             query.push(text).bind_all(values.iter().map(String::as_str)).push(")");

@@ -22,12 +22,14 @@ pub(in crate::sql) fn columns(item: &Item) -> Result<Vec<Value<'_>>, DatabaseErr
         Item::Quota(quota) => quota_columns(quota)?,
         Item::Key(key) => key_columns(key)?,
         Item::Block(block) => vec![
+            tenant(block.tenant.as_deref())?,
             block.kind.as_str().into(),
             (&*block.subject).into(),
             (&*block.reason).into(),
             micros(block.until_micros, "until_micros")?,
         ],
         Item::Limit(limit) => vec![
+            tenant(limit.tenant.as_deref())?,
             (&*limit.user).into(),
             (&*limit.endpoint).into(),
             limit.requests.into(),
@@ -53,18 +55,21 @@ pub(in crate::sql) fn item(kind: ItemKind, columns: Vec<Value<'_>>) -> Result<It
             body: rule_columns::tier_body(&mut row)?,
         }),
         ItemKind::Quota => Item::Quota(QuotaItem {
+            tenant: row_tenant(&mut row)?,
             user: row.text()?,
             tier: row.maybe_text()?,
             limits: limits(&mut row, None)?,
         }),
         ItemKind::Key => Item::Key(key(&mut row)?),
         ItemKind::Block => Item::Block(BlockItem {
+            tenant: row_tenant(&mut row)?,
             kind: BlockKind::parse(&row.text()?).ok_or(row.corrupt())?,
             subject: row.text()?,
             reason: row.text()?,
             until_micros: row.maybe_number()?,
         }),
         ItemKind::Limit => Item::Limit(UserEndpointLimit {
+            tenant: row_tenant(&mut row)?,
             user: row.text()?,
             endpoint: row.text()?,
             requests: row.number()?,
@@ -123,6 +128,7 @@ fn columns_json(item: &Item) -> Result<Map<String, Json>, DatabaseError> {
     let columns = Table::of(item.id().kind()).columns.iter().zip(columns(item)?);
     let json = columns.filter_map(|(column, value)| match value {
         Value::Int(number) => Some((column.name.to_owned(), number?.into())),
+        Value::Text(Some(text)) if text.is_empty() && column.name == "tenant" => None,
         Value::Text(text) => Some((column.name.to_owned(), text?.into())),
         Value::Bytes(_) => None,
     });
@@ -135,6 +141,7 @@ fn quota_columns(quota: &QuotaItem) -> Result<Vec<Value<'_>>, DatabaseError> {
         return Err(DatabaseError::value("requests_per_second", ValueError::NotAllowed));
     }
     Ok(vec![
+        tenant(quota.tenant.as_deref())?,
         (&*quota.user).into(),
         not_empty(quota.tier.as_deref(), "tier")?,
         requests_per_hour.into(),
@@ -162,6 +169,15 @@ fn key_columns(key: &KeyItem) -> Result<Vec<Value<'_>>, DatabaseError> {
         micros(key.revoked_at_micros, "revoked_at_micros")?,
         not_empty(key.revoked_by.as_deref(), "revoked_by")?,
     ])
+}
+
+/// The tenant as part of a primary key: none is the empty text.
+fn tenant(tenant: Option<&str>) -> Result<Value<'_>, DatabaseError> {
+    not_empty(tenant, "tenant").map(|_| tenant.unwrap_or_default().into())
+}
+
+fn row_tenant(row: &mut RowReader<'_>) -> Result<Option<String>, DatabaseError> {
+    Ok(row.maybe_text()?.filter(|tenant| !tenant.is_empty()))
 }
 
 fn micros(micros: Option<u64>, field: &'static str) -> Result<Value<'static>, DatabaseError> {

@@ -38,6 +38,7 @@ pub(super) fn of_rule<'a>(name: &'a str, body: &Map<String, Json>) -> Result<Vec
         response.text("message")?,
         response.duration("retry_after_floor")?,
         keys.flag("enabled")?,
+        keys.flag("across_tenants")?,
     ];
     keys.finish()?;
     response.finish()?;
@@ -62,6 +63,7 @@ pub(super) fn rule_body(row: &mut RowReader<'_>) -> Result<Map<String, Json>, Da
     put(&mut response, "message", row.maybe_text()?);
     put(&mut response, "retry_after_floor", duration(row)?);
     put(&mut body, "enabled", flag(row)?);
+    put(&mut body, "across_tenants", flag(row)?);
     put(&mut body, "response", Some(response).filter(|response| !response.is_empty()));
     extend(&mut body, short_form, row)?;
     Ok(body)
@@ -243,7 +245,7 @@ mod tests {
             json!({
                 "priority": 5, "when": {"tiers": ["free"], "descriptors": {"plan": "eu"}}, "per": ["ip", "user"],
                 "layer": "l", "algorithm": "gcra", "limits": [{"requests": 1, "window": 60, "burst": 3}],
-                "action": "throttle", "max_delay": "1s500ms", "on_store_failure": "closed", "leases": false,
+                "action": "throttle", "max_delay": "1s500ms", "on_store_failure": "closed", "leases": false, "across_tenants": true,
                 "response": {"status": 503, "message": "", "retry_after_floor": 5}, "enabled": false
             }),
             json!({"per": ["user"], "limits": [], "cost": "descriptor:tokens"}),

@@ -34,6 +34,9 @@ pub(in crate::sql) enum ColumnType {
     Bytes,
 }
 
+/// The tenant of an item. It is part of the primary key, so none is the empty text.
+const TENANT: &str = "tenant";
+
 /// The columns that all tables of items have in common, after their own.
 const COMMON_COLUMNS: [&str; 4] = ["created_by", "created_at_micros", "updated_at_micros", "version"];
 
@@ -69,6 +72,7 @@ const RULES: Table = Table {
         text("response_message", PROSE_MAX),
         text("retry_after_floor", 64),
         int("enabled"),
+        int("across_tenants"),
     ],
 };
 
@@ -87,8 +91,9 @@ const TIERS: Table = Table {
 
 const QUOTAS: Table = Table {
     name: "user_quotas",
-    key_columns: 1,
+    key_columns: 2,
     columns: &[
+        text(TENANT, 256),
         text("user_id", 256),
         text("tier", 256),
         int("requests_per_hour"),
@@ -122,14 +127,21 @@ const KEYS: Table = Table {
 
 const BLOCKS: Table = Table {
     name: "blocks",
-    key_columns: 2,
-    columns: &[text("kind", 64), text("subject", 256), text("reason", PROSE_MAX), int("until_micros")],
+    key_columns: 3,
+    columns: &[
+        text(TENANT, 256),
+        text("kind", 64),
+        text("subject", 256),
+        text("reason", PROSE_MAX),
+        int("until_micros"),
+    ],
 };
 
 const LIMITS: Table = Table {
     name: "user_endpoint_limits",
-    key_columns: 2,
+    key_columns: 3,
     columns: &[
+        text(TENANT, 256),
         text("user_id", 256),
         text("endpoint", 2048),
         int("requests"),
@@ -169,26 +181,8 @@ impl Table {
 
     /// Appends a `WHERE` clause for these ids.
     pub(in crate::sql) fn push_where<'a>(&self, query: &mut Query<'a>, ids: &[&'a ItemId]) {
-        query.push(" WHERE ");
-        if self.key_columns == 1 {
-            query.list(self.key_names()).push(" IN (");
-            for (number, id) in ids.iter().enumerate() {
-                query.push(if number == 0 { "" } else { ", " });
-                query.bind_all(id.key_values().into_iter().flatten());
-            }
-            query.push(")");
-            return;
-        }
-        for (number, id) in ids.iter().enumerate() {
-            query.push(if number == 0 { "(" } else { " OR (" });
-            for (position, (key, value)) in
-                self.key_names().zip(id.key_values().into_iter().flatten()).enumerate()
-            {
-                query.push(if position == 0 { "" } else { " AND " }).push(key).push(" = ");
-                query.bind(value);
-            }
-            query.push(")");
-        }
+        let ids: Vec<Vec<&'a str>> = ids.iter().map(|id| id.key_values()).collect();
+        query.push(" WHERE ").any_of(&self.key_names().collect::<Vec<_>>(), &ids);
     }
 
     /// `INSERT` of rows with all columns.
@@ -213,7 +207,7 @@ impl Table {
             let (Value::Text(Some(text)), ColumnType::Text(max)) = (value, column.column_type) else {
                 continue;
             };
-            if text.is_empty() && position < self.key_columns {
+            if text.is_empty() && position < self.key_columns && column.name != TENANT {
                 return Err(DatabaseError::value(column.name, ValueError::Empty));
             }
             check_text(column.name, text, max)?;
@@ -223,7 +217,7 @@ impl Table {
 
     /// Checks that every engine can store this id.
     pub(in crate::sql) fn check_id(&self, id: &ItemId) -> Result<(), DatabaseError> {
-        let keys: Vec<Value<'_>> = id.key_values().into_iter().flatten().map(Value::from).collect();
+        let keys: Vec<Value<'_>> = id.key_values().into_iter().map(Value::from).collect();
         self.check(&keys)
     }
 }

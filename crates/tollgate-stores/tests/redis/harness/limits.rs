@@ -91,7 +91,7 @@ impl Watched {
 
     pub(crate) fn penalty(&self, client_charges: u32) -> PenaltyCharge<'_> {
         let client = Client::User(Id::parse(&self.name).unwrap());
-        PenaltyCharge { subject: self.subject, client, policy: &self.policy, client_charges }
+        PenaltyCharge { subject: self.subject, client: client.into(), policy: &self.policy, client_charges }
     }
 }
 

@@ -28,7 +28,12 @@ impl TestClient {
     }
 
     pub(super) fn penalty<'a>(&'a self, policy: &'a PenaltyPolicy) -> PenaltyCharge<'a> {
-        PenaltyCharge { subject: self.subject, client: self.client(), policy, client_charges: u32::MAX }
+        PenaltyCharge {
+            subject: self.subject,
+            client: self.client().into(),
+            policy,
+            client_charges: u32::MAX,
+        }
     }
 
     pub(super) fn charge<H: Harness>(

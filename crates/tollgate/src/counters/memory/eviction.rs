@@ -201,8 +201,12 @@ mod tests {
             }
             Step::Refuse { number, tenant } => {
                 let client = Client::User(Id::parse("somebody").unwrap());
-                let penalty =
-                    PenaltyCharge { subject: Subject(0), client, policy: &policy, client_charges: u32::MAX };
+                let penalty = PenaltyCharge {
+                    subject: Subject(0),
+                    client: client.into(),
+                    policy: &policy,
+                    client_charges: u32::MAX,
+                };
                 let window = Span::from_secs(2);
                 shard.penalties.record_refusal(
                     key(number),

@@ -120,5 +120,7 @@ fn rules_and_tiers_can_be_replaced_and_removed() {
     let set = stored.compile(&file("[[rules]]\nname = \"a\"\naction = \"allow\"")).unwrap();
     assert_eq!(names(&set), ["a", "burst"]);
     assert_eq!(stored.items().count(), 1);
-    assert!(!stored.remove(&ItemId::Quota("burst".to_owned())) && stored.contains("burst"));
+    assert!(
+        !stored.remove(&ItemId::Quota { tenant: None, user: "burst".to_owned() }) && stored.contains("burst")
+    );
 }
