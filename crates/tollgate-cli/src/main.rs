@@ -9,6 +9,7 @@ mod input;
 mod item_kind;
 mod output;
 mod secret;
+mod synonyms;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     }
     let Cli { global, command } = Cli::parse();
     let output = Output::new(global.json, global.color);
+    synonyms::note_used(std::env::args_os().skip(1), &output);
     let connect = || {
         let client = connection::connect(&global.connection)?;
         if let Some(warning) = client.warning() {

@@ -221,3 +221,12 @@ fn secrets_appear_in_no_help_and_no_error() {
         );
     }
 }
+
+#[test]
+fn other_names_of_flags_are_accepted_with_a_hint() {
+    let args = ["check", "--user-id", "alice", "--endpoint", "/a", "--strategy=gcra"];
+    let (ran, sent) = run_against("200 OK", ADMITTED, &args);
+    assert_eq!(ran.stderr, "hint: --user-id is read as --user\nhint: --strategy is read as --algorithm\n");
+    assert!(sent.contains("\"user_id\":\"alice\"") && sent.contains("\"strategy\":\"gcra\""), "{sent}");
+    assert!(!run(&["check", "--help"]).stdout.contains("--strategy"));
+}

@@ -58,7 +58,7 @@ Examples:
   tollgate keys list --tenant acme --limit 20 --json")]
     List {
         /// Only keys of this user
-        #[arg(long)]
+        #[arg(long, alias = "user-id")]
         user: Option<String>,
         /// Only keys of this tenant
         #[arg(long)]
@@ -146,7 +146,7 @@ pub(crate) struct Create {
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     name: String,
     /// User that the key belongs to
-    #[arg(long)]
+    #[arg(long, alias = "user-id")]
     #[serde(rename = "user_id")]
     user: Option<String>,
     /// Tenant (organization) that the key belongs to
@@ -169,7 +169,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "N")]
     requests_per_day: Option<u32>,
     /// Burst size: requests allowed at once
-    #[arg(long, value_name = "N")]
+    #[arg(long, alias = "burst-size", value_name = "N")]
     burst: Option<u32>,
     /// Expiry: a duration (24h, 90d) or a time (2027-01-31T12:00:00Z); never by default
     #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]

@@ -39,7 +39,7 @@ Examples:
   tollgate limits list --user alice --json")]
     List {
         /// Only limits of this user
-        #[arg(long)]
+        #[arg(long, alias = "user-id")]
         user: Option<String>,
         #[command(flatten)]
         limit: LimitArg,
@@ -86,11 +86,11 @@ pub(crate) struct Set {
     #[serde(rename = "window_seconds")]
     window: u64,
     /// Algorithm
-    #[arg(long, value_name = "NAME", default_value = "token_bucket")]
+    #[arg(long, alias = "strategy", value_name = "NAME", default_value = "token_bucket")]
     #[serde(rename = "strategy")]
     algorithm: String,
     /// Burst size, if different from the limit
-    #[arg(long, value_name = "N")]
+    #[arg(long, alias = "burst-size", value_name = "N")]
     #[serde(rename = "burst_capacity")]
     burst: Option<u32>,
     #[command(flatten)]

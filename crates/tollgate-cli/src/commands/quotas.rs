@@ -96,7 +96,7 @@ pub(crate) struct Set {
     #[arg(long, value_name = "N")]
     requests_per_day: Option<u32>,
     /// Burst size: requests allowed at once
-    #[arg(long, value_name = "N")]
+    #[arg(long, alias = "burst-size", value_name = "N")]
     burst: Option<u32>,
     /// Fields to remove
     #[arg(long, value_name = "FIELD", value_delimiter = ',', value_parser = UNSETTABLE)]

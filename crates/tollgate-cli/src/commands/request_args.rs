@@ -29,7 +29,7 @@ pub(crate) struct RequestArgs {
 #[command(group = ArgGroup::new("client").args(["user", "api_key", "ip", "tenant", "login"]).required(true).multiple(true))]
 pub(crate) struct TargetArgs {
     /// User id of the client
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, alias = "user-id", value_parser = NonEmptyStringValueParser::new())]
     #[serde(rename = "user_id")]
     user: Option<String>,
     /// Endpoint of the request
@@ -66,8 +66,9 @@ pub(crate) struct TargetArgs {
     #[serde(rename = "window_seconds")]
     window: Option<u32>,
     /// Algorithm of that limit
-    #[arg(long, value_name = "NAME", help_heading = "Overrides")]
-    strategy: Option<String>,
+    #[arg(long, alias = "strategy", value_name = "NAME", help_heading = "Overrides")]
+    #[serde(rename = "strategy")]
+    algorithm: Option<String>,
 }
 
 impl RequestArgs {
@@ -164,7 +165,7 @@ mod tests {
             "--descriptor=d=",
             "--limit=5",
             "--window=60",
-            "--strategy=gcra",
+            "--algorithm=gcra",
         ]);
         let expected = serde_json::json!({
             "user_id": "u", "endpoint": "/a", "api_key": "k", "ip": "::1", "tenant": "t", "tier": "free",

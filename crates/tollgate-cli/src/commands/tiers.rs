@@ -80,7 +80,7 @@ pub(crate) struct Put {
     #[arg(long, value_name = "SPAN", value_parser = parse_duration, requires = "limit")]
     window: Option<String>,
     /// Burst size, if different from the limit
-    #[arg(long, value_name = "N", requires = "limits")]
+    #[arg(long, alias = "burst-size", value_name = "N", requires = "limits")]
     #[serde(skip)]
     burst: Option<u32>,
     /// Requests per second
@@ -96,7 +96,7 @@ pub(crate) struct Put {
     #[arg(long, value_name = "N", conflicts_with = "limit")]
     requests_per_day: Option<u32>,
     /// Algorithm; `token_bucket` by default
-    #[arg(long, value_name = "NAME", requires = "limits")]
+    #[arg(long, alias = "strategy", value_name = "NAME", requires = "limits")]
     algorithm: Option<String>,
     /// Description
     #[arg(long, value_name = "TEXT", conflicts_with = "file")]

@@ -121,3 +121,49 @@ fn api_has_one_name_and_type_for_each_thing() {
         service.admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"12345","endpoint":"/x"}"#).json();
     assert!(reset["done_at"].is_string() && reset.get("reset_at").is_none(), "{reset}");
 }
+
+#[test]
+fn other_names_of_fields_are_read_or_refused_by_name() {
+    let service = Service::with_config("default_limit = 100");
+    let checked = service
+        .post("/v1/rate-limit/check", r#"{"user":"a","endpoint":"/x","algorithm":"token_bucket"}"#)
+        .json();
+    assert_eq!(checked["remaining"], 99, "{checked}");
+    assert_eq!(
+        checked["warnings"],
+        json!([r#""user" is read as "user_id""#, r#""algorithm" is read as "strategy""#])
+    );
+    assert_eq!(service.admin("GET", "/v1/admin/counters?user=a", "").json()["counters"][0]["used"], 1);
+    let both = service.post("/v1/rate-limit/check", r#"{"user":"a","user_id":"b","endpoint":"/x"}"#);
+    assert!(both.status == 400 && both.text.contains("given twice"), "{}", both.text);
+    let burst = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","burst":5}"#).json();
+    assert_eq!(burst["warnings"], json!([r#"unknown field "burst" was ignored"#]));
+    for (name, field) in [("user", "user_id"), ("algorithm", "strategy"), ("burst", "burst_capacity")] {
+        let mut body =
+            json!({"user_id": "a", "endpoint": "/x", "limit": 9, "window_seconds": 60, "strategy": "gcra"});
+        body[name] = 5.into();
+        let refused = service.admin("PUT", "/v1/rate-limit/config", &body.to_string());
+        assert_eq!((refused.status, &*refused.error().2), (400, name), "{}", refused.text);
+        assert!(refused.text.contains(&format!("write {field}")), "{}", refused.text);
+    }
+}
+
+#[test]
+fn tables_name_the_key_to_write() {
+    let service = Service::with_config("default_limit = 100");
+    for (kind, body, reason) in [
+        ("quotas", json!({"user": "u", "user_id": "u"}), "write user_id"),
+        ("rules", json!({"name": "r", "requests_per_hour": 5, "burst": 2}), "write burst_size"),
+        (
+            "rules",
+            json!({"name": "r", "limits": [{"requests": 5, "window": 60, "burst_size": 2}]}),
+            "write burst",
+        ),
+    ] {
+        let answer = service.admin("POST", &format!("/v1/admin/{kind}"), &body.to_string());
+        assert!(answer.status == 400 && answer.text.contains(reason), "{reason}: {}", answer.text);
+    }
+    let limit = json!({"user_id": "u", "endpoint": "/", "limit": 1, "window_seconds": 1, "strategy": "gcra", "algorithm": "gcra"});
+    let answer = service.admin("POST", "/v1/admin/import", &json!({"limits": [limit]}).to_string());
+    assert!(answer.status == 400 && answer.text.contains("write strategy"), "{}", answer.text);
+}

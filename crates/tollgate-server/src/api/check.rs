@@ -10,7 +10,7 @@ use crate::check::error::CheckError;
 use crate::check::request::CheckRequest;
 use crate::check::warnings::Warnings;
 use crate::http::error::ApiError;
-use crate::http::json::{self, Pairs, Text};
+use crate::http::json::{self, Pairs, Text, UnknownField};
 use crate::http::{CHECK_BYTES_MAX, Call, Response};
 
 /// One request to decide. At least one of `user_id`, `api_key`, `ip`, `tenant` and `login` is required. Unknown fields are
@@ -65,11 +65,12 @@ impl<'a> CheckBody<'a> {
     pub(crate) fn parse(body: &'a [u8], strict: bool, warnings: &mut Warnings) -> Result<Self, ApiError> {
         let mut unknown = Vec::new();
         let check = json::parse_with_unknown(body, &mut unknown)?;
-        for name in unknown {
-            if strict {
-                return Err(json::unknown(name));
+        for UnknownField { name, read_as } in unknown {
+            match read_as {
+                Some(field) => warnings.add(format!("{name:?} is read as {field:?}")),
+                None if strict => return Err(json::unknown(name)),
+                None => warnings.add(format!("unknown field {name:?} was ignored")),
             }
-            warnings.add(format!("unknown field {name:?} was ignored"));
         }
         Ok(check)
     }

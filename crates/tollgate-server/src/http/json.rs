@@ -30,21 +30,49 @@ fn object_text(body: &[u8]) -> Result<&str, ApiError> {
     Ok(text)
 }
 
-/// Parses a body and collects the names of its unknown fields, which are ignored. Without any, nothing is allocated.
+/// A field that the struct does not have.
+pub(crate) struct UnknownField {
+    pub(crate) name: String,
+    /// The field as which it was read, if it is another name of one. Otherwise it was ignored.
+    pub(crate) read_as: Option<&'static str>,
+}
+
+/// Other names of fields, and the fields.
+const SYNONYMS: [(&str, &str); 4] = [
+    ("user", "user_id"),
+    ("algorithm", "strategy"),
+    ("burst", "burst_capacity"),
+    ("burst_size", "burst_capacity"),
+];
+
+/// Parses a body and collects its unknown fields. Without any, nothing is allocated.
 pub(crate) fn parse_with_unknown<'a, T: Deserialize<'a>>(
     body: &'a [u8],
-    unknown: &mut Vec<String>,
+    unknown: &mut Vec<UnknownField>,
 ) -> Result<T, ApiError> {
     let text = object_text(body)?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let parsed = T::deserialize(Observed { inner: &mut deserializer, unknown });
     let parsed = parsed.and_then(|value| deserializer.end().map(|()| value));
-    parsed.map_err(|error| locate::<T>(text, &error))
+    parsed.map_err(|error| locate_observed::<T>(text, &error))
 }
+
+type Located<T> = Result<T, serde_path_to_error::Error<serde_json::Error>>;
 
 fn locate<'a, T: Deserialize<'a>>(text: &'a str, error: &serde_json::Error) -> ApiError {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let Err(located) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
+    explain::<T>(serde_path_to_error::deserialize(&mut deserializer), error)
+}
+
+/// Like [`locate`], with the other names of fields.
+fn locate_observed<'a, T: Deserialize<'a>>(text: &'a str, error: &serde_json::Error) -> ApiError {
+    let (mut deserializer, mut unknown) = (serde_json::Deserializer::from_str(text), Vec::new());
+    let observed = Observed { inner: &mut deserializer, unknown: &mut unknown };
+    explain::<T>(serde_path_to_error::deserialize(observed), error)
+}
+
+fn explain<T>(located: Located<T>, error: &serde_json::Error) -> ApiError {
+    let Err(located) = located else {
         // The value itself parses, so the error is in what follows it.
         return ApiError::field(Code::InvalidInput, "", format!("invalid JSON: {error}"));
     };
@@ -62,7 +90,16 @@ fn locate<'a, T: Deserialize<'a>>(text: &'a str, error: &serde_json::Error) -> A
 pub(crate) fn located(path: &str, said: &str) -> ApiError {
     let (field, reason) = name_field(path.to_owned(), said);
     if reason == UNKNOWN {
-        return unknown(field);
+        let name = field.rsplit('.').next().unwrap_or_default();
+        // The parser lists the fields that it expects.
+        let meant =
+            SYNONYMS.iter().find(|(other, meant)| *other == name && said.contains(&format!("`{meant}`")));
+        return match meant {
+            Some((_, meant)) => {
+                ApiError::field(Code::InvalidInput, field, format!("{UNKNOWN}: write {meant}"))
+            }
+            None => unknown(field),
+        };
     }
     ApiError::invalid(field, reason)
 }
@@ -128,7 +165,7 @@ const UNKNOWN_MAX: usize = 10;
 /// A deserializer of a struct that notes which fields of the outermost object the struct does not have.
 struct Observed<'u, D> {
     inner: D,
-    unknown: &'u mut Vec<String>,
+    unknown: &'u mut Vec<UnknownField>,
 }
 
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Observed<'_, D> {
@@ -156,7 +193,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Observed<'_, D> {
 struct ObservedVisitor<'u, V> {
     inner: V,
     fields: &'static [&'static str],
-    unknown: &'u mut Vec<String>,
+    unknown: &'u mut Vec<UnknownField>,
 }
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for ObservedVisitor<'_, V> {
@@ -175,7 +212,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for ObservedVisitor<'_, V> {
 struct ObservedMap<'u, A> {
     inner: A,
     fields: &'static [&'static str],
-    unknown: &'u mut Vec<String>,
+    unknown: &'u mut Vec<UnknownField>,
 }
 
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for ObservedMap<'_, A> {
@@ -183,9 +220,15 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for ObservedMap<'_, A> {
 
     fn next_key_seed<K: de::DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
         let Some(Text(name)) = self.inner.next_key::<Text<'de>>()? else { return Ok(None) };
-        if !self.fields.contains(&&*name) && self.unknown.len() < UNKNOWN_MAX {
-            self.unknown.push(name.clone().into_owned());
+        if self.fields.contains(&&*name) {
+            return seed.deserialize(de::value::CowStrDeserializer::new(name)).map(Some);
         }
+        let synonym = SYNONYMS.iter().find(|(other, field)| *other == name && self.fields.contains(field));
+        let read_as = synonym.map(|(_, field)| *field);
+        if self.unknown.len() < UNKNOWN_MAX {
+            self.unknown.push(UnknownField { name: name.clone().into_owned(), read_as });
+        }
+        let name = read_as.map_or(name, Cow::Borrowed);
         seed.deserialize(de::value::CowStrDeserializer::new(name)).map(Some)
     }
 

@@ -201,6 +201,7 @@ impl<'n, 'p> TableReader<'n, 'p> {
         unknown.sort_unstable_by_key(|(key, _)| *key);
         for (key, node) in unknown {
             let reason = match (hint(key), suggest(key, &self.read_keys)) {
+                _ if let Some(name) = synonym(key, &self.read_keys) => format!("unknown key: write {name}"),
                 (Some(hint), _) => format!("unknown key: {hint}"),
                 (None, Some(near)) => format!("unknown key (did you mean {near}?)"),
                 (None, None) => "unknown key".to_owned(),
@@ -221,6 +222,16 @@ impl<'n, 'p> TableReader<'n, 'p> {
     fn push(&mut self, origin: Origin, key: String, reason: String) {
         self.problems.0.push(Problem { origin, key, reason });
     }
+}
+
+/// Names of the same thing. Each table has one of them.
+const SYNONYMS: [&[&str]; 3] =
+    [&["user", "user_id"], &["algorithm", "strategy"], &["burst", "burst_size", "burst_capacity"]];
+
+/// The name that this table has for the same thing.
+fn synonym<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
+    let names = SYNONYMS.iter().find(|names| names.contains(&key))?;
+    known.iter().find(|known| names.contains(known)).copied()
 }
 
 /// What to write instead of a key of another system.
