@@ -1,9 +1,12 @@
 //! Tables of docs/ that repeat what the sources say.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value as Json;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -11,6 +14,81 @@ fn root() -> PathBuf {
 
 fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// Described in docs/rules.md.
+const RULE_KEYS: [&str; 4] = ["rules", "tiers", "endpoints", "exemptions"];
+
+/// Settings with their defaults, as in a table.
+type Settings = BTreeMap<String, String>;
+
+fn schema() -> Json {
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).args(["config", "schema"]).output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Adds the keys of a table of the schema, and those of tables in it.
+fn collect(schema: &Json, table: &Json, prefix: &str, settings: &mut Settings) {
+    for (key, described) in table["properties"].as_object().unwrap() {
+        let path = format!("{prefix}{key}");
+        if RULE_KEYS.contains(&&*path) {
+            continue;
+        }
+        let is_section = described["properties"].is_object();
+        if is_section || path == "auth.callers" {
+            let inner = if is_section { described } else { &described["items"] };
+            collect(schema, inner, &format!("{path}."), settings);
+        }
+        if !is_section || path.contains('.') {
+            settings.insert(path, default_of(schema, described));
+        }
+    }
+}
+
+/// The default as it is written in a table; `—` for none.
+fn default_of(schema: &Json, described: &Json) -> String {
+    let definition =
+        described["$ref"].as_str().map(|name| &schema["$defs"][name.rsplit('/').next().unwrap()]);
+    let default = described.get("default").or_else(|| definition?.get("default"));
+    match default {
+        None => "—".to_owned(),
+        Some(Json::String(text)) => format!("`{text}`"),
+        Some(Json::Array(items)) => {
+            format!("`[{}]`", items.iter().map(Json::to_string).collect::<Vec<_>>().join(", "))
+        }
+        Some(other) => format!("`{other}`"),
+    }
+}
+
+/// The settings in the tables of docs/configuration.md, with the section of the heading above.
+fn documented() -> Settings {
+    let mut settings = Settings::new();
+    let mut section = None;
+    let mut in_table = false;
+    for line in read("docs/configuration.md").lines() {
+        if let Some(title) = line.strip_prefix("## ") {
+            let name = title.strip_prefix("`[").and_then(|rest| rest.strip_suffix("]`"));
+            section = (title == "Top level").then(String::new).or_else(|| Some(format!("{}.", name?)));
+        }
+        in_table = line.starts_with("| key | type | default |") || in_table && line.starts_with('|');
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        if !in_table || !cells[0].starts_with('`') {
+            continue;
+        }
+        let prefix = section.as_ref().unwrap_or_else(|| panic!("{line}: a table without a section"));
+        assert_eq!(cells.len(), 4, "{line}");
+        let key = format!("{prefix}{}", cells[0].trim_matches('`'));
+        assert!(settings.insert(key, cells[2].to_owned()).is_none(), "{line}: the key is listed twice");
+    }
+    settings
+}
+
+#[test]
+fn configuration_page_lists_every_setting_and_default() {
+    let schema = schema();
+    let mut expected = Settings::new();
+    collect(&schema, &schema, "", &mut expected);
+    assert_eq!(documented(), expected);
 }
 
 /// The names of all functions in Rust sources.
