@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tollgate::config::values::parse_span;
 
-use super::items::DryRunArg;
+use super::items::{DryRunArg, TenantArg};
 use super::list::{Columns, LimitArg, ListQuery};
 use crate::client::Precondition;
 use crate::client::url::query;
@@ -42,6 +42,8 @@ Examples:
         #[arg(long, alias = "user-id")]
         user: Option<String>,
         #[command(flatten)]
+        tenant: TenantArg,
+        #[command(flatten)]
         limit: LimitArg,
     },
     /// Delete the limit of a user on an endpoint; the rules apply again
@@ -70,6 +72,10 @@ pub(crate) struct Target {
     /// Endpoint
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     endpoint: String,
+    /// Tenant (organization) of the user
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
 }
 
 /// The flags of `limits set`. They serialize to the request body.
@@ -98,14 +104,17 @@ pub(crate) struct Set {
     dry: DryRunArg,
 }
 
-const COLUMNS: Columns =
-    Columns { headings: &["USER", "ENDPOINT", "LIMIT", "ALGORITHM", "UPDATED"], optional: &["UPDATED"], row };
+const COLUMNS: Columns = Columns {
+    headings: &["USER", "ENDPOINT", "TENANT", "LIMIT", "ALGORITHM", "UPDATED"],
+    optional: &["UPDATED", "TENANT"],
+    row,
+};
 
 pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
     match command {
         Command::Set(limit) => set(limit, client, output),
-        Command::List { user, limit } => {
-            let filters = [("user_id", user.as_deref())];
+        Command::List { user, tenant, limit } => {
+            let filters = [("user_id", user.as_deref()), ("tenant", tenant.tenant.as_deref())];
             let list =
                 ListQuery { name: "limits", path: "/v1/admin/limits", filters: &filters, limit: limit.limit };
             list.print(client, &COLUMNS, output)
@@ -139,6 +148,7 @@ fn delete(
     let pairs = [
         ("user_id", Some(&*target.user)),
         ("endpoint", Some(&*target.endpoint)),
+        ("tenant", target.tenant.as_deref()),
         ("dry_run", dry.dry_run.then_some("true")),
     ];
     let mut response = client.delete(&format!("{PATH}{}", query(&pairs)), Precondition::None)?;
@@ -179,6 +189,7 @@ fn row(limit: &Value) -> Vec<Cell> {
     vec![
         text_of(&limit["user_id"]).into(),
         text_of(&limit["endpoint"]).into(),
+        text_of(&limit["tenant"]).into(),
         format_limit(limit).into(),
         text_of(&limit["strategy"]).into(),
         format_time(&limit["updated_at"]).into(),

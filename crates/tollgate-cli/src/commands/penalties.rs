@@ -4,9 +4,10 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::client_name::ClientName;
+use super::items::TenantArg;
 use super::list::Columns;
 use crate::client::Precondition;
-use crate::client::url::segment;
+use crate::client::url::{query, segment};
 use crate::output::format::{format_reset, text_of};
 use crate::output::table::Cell;
 use crate::output::{Style, escape};
@@ -35,14 +36,17 @@ pub(crate) struct Pardon {
     /// Client as `list` names it: `alice`, 203.0.113.7, or with a prefix: `user:`, `api_key:`, `ip:`, `login:`, `tenant:`
     #[arg(value_name = "CLIENT", value_parser = ClientName::parse)]
     client: ClientName,
+    #[command(flatten)]
+    tenant: TenantArg,
 }
 
-const COLUMNS: Columns = Columns { headings: &["CLIENT", "VIOLATIONS", "COOLDOWN ENDS"], optional: &[], row };
+const COLUMNS: Columns =
+    Columns { headings: &["CLIENT", "TENANT", "VIOLATIONS", "COOLDOWN ENDS"], optional: &[], row };
 
 pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
     match command {
         Command::List => list(client, output),
-        Command::Pardon(target) => pardon(&target.client.to_string(), client, output),
+        Command::Pardon(target) => pardon(target, client, output),
     }
 }
 
@@ -55,10 +59,12 @@ fn list(client: &Client, output: &Output) -> Result<Exit, CliError> {
     }
 }
 
-fn pardon(name: &str, client: &Client, output: &Output) -> Result<Exit, CliError> {
-    client.delete(&format!("/v1/admin/penalties/{}", segment(name)), Precondition::None)?;
-    let done = || format!("pardoned {}\n", escape(name));
-    Ok(output.result(|| json!({ "pardoned": { "client": name } }), done)?)
+fn pardon(target: &Pardon, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let (name, tenant) = (target.client.to_string(), target.tenant.tenant.as_deref());
+    let path = format!("/v1/admin/penalties/{}{}", segment(&name), query(&[("tenant", tenant)]));
+    client.delete(&path, Precondition::None)?;
+    let done = || format!("pardoned {}\n", escape(&name));
+    Ok(output.result(|| json!({ "pardoned": { "client": name, "tenant": tenant } }), done)?)
 }
 
 fn row(penalty: &Value) -> Vec<Cell> {
@@ -66,5 +72,6 @@ fn row(penalty: &Value) -> Vec<Cell> {
         Some(ends) => Cell::styled(Style::Bad, ends),
         None => "not in cooldown".into(),
     };
-    vec![text_of(&penalty["client"]).into(), text_of(&penalty["violations"]).into(), cooldown]
+    let text = |key: &str| Cell::from(text_of(&penalty[key]));
+    vec![text("client"), text("tenant"), text("violations"), cooldown]
 }

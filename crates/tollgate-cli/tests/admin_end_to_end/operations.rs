@@ -46,7 +46,7 @@ fn penalties_are_listed_and_pardoned() {
     assert_eq!(cli.run(&["penalties", "list"]).stderr, "no penalties\n");
     (0..3).for_each(|_| drop(service.check("alice", "/x")));
     let listed = cli.done(&["penalties", "list"]);
-    assert!(listed.contains("user:alice  1           in "), "{listed}");
+    assert!(listed.contains("user:alice          1           in "), "{listed}");
     assert_eq!(cli.json(&["penalties", "list"])["penalties"][0]["client"], "user:alice");
     assert_eq!(cli.done(&["penalties", "pardon", "alice"]), "pardoned user:alice\n");
     assert_eq!(cli.json(&["penalties", "list"])["penalties"], json!([]));
@@ -76,6 +76,11 @@ fn limits_are_set_listed_and_deleted() {
     let of =
         |flags: &[&str]| cli.json(&[&["limits", "list"], flags].concat())["limits"].as_array().unwrap().len();
     assert_eq!((of(&[]), of(&["--user", "alice"]), of(&["--limit", "2"])), (3, 2, 2));
+    let of_acme = ["limits", "set", "alice", "/search", "--tenant", "acme", "--limit", "2", "--window", "1m"];
+    cli.done(&of_acme);
+    assert_eq!((of(&["--tenant", "acme"]), of(&["--user", "alice"])), (1, 3));
+    cli.done(&["limits", "delete", "alice", "/search", "--tenant", "acme", "--yes"]);
+    assert_eq!((of(&["--tenant", "acme"]), of(&["--user", "alice"])), (0, 2));
     assert!(cli.error(&["limits", "delete", "alice", "/search"]).contains("--yes"));
     assert_eq!(
         cli.done(&["limits", "delete", "alice", "/search", "--yes"]),

@@ -24,6 +24,8 @@ pub(crate) struct LimitsQuery {
     after: Option<String>,
     /// Only limits of this user.
     user_id: Option<String>,
+    /// Only limits of users of this tenant.
+    tenant: Option<String>,
 }
 
 /// A page of limits, by user and endpoint.
@@ -47,8 +49,12 @@ pub(crate) async fn limits(call: Call) -> Result<Response, ApiError> {
     check_text("user_id", query.user_id.as_deref())?;
     let rules = call.app.limiter().rules();
     let user = query.user_id.as_deref().map(|user| rules.normalization().ids.user.normalize(user));
-    let wanted =
-        rules.overrides().iter().filter(|each| user.as_deref().is_none_or(|user| *each.user == *user));
+    let tenant = call.tenant(query.tenant.as_deref())?;
+    let is_wanted = |each: &&Override| {
+        user.as_deref().is_none_or(|user| *each.user == *user)
+            && (tenant.is_none() || each.tenant.as_deref() == tenant.as_deref())
+    };
+    let wanted = rules.overrides().iter().filter(is_wanted);
     let listed = wanted.map(|each| (id_of(each), each));
     let listed = listed.filter(|(id, _)| page.after.as_ref().is_none_or(|after| id > after)).collect();
     let (limits, next) = page.cut(first_of(listed, page.limit));
