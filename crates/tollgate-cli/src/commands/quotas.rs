@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::items::{DeleteArgs, Items, TenantArg, UserArg, WriteArgs};
 use super::list::{Columns, LimitArg};
 use crate::client::{Precondition, without_nulls};
+use crate::input::expiry::{Expiry, parse_expiry};
 use crate::input::item_file::without_server_fields;
 use crate::item_kind::ItemKind;
 use crate::output::Style;
@@ -22,6 +23,8 @@ pub(crate) enum Command {
 Examples:
   tollgate quotas list
   tollgate quotas list --tier pro --limit 20
+  tollgate quotas list --blocked
+  tollgate quotas list --last-request-after 1h
   tollgate quotas list --prefix team-7- --json")]
     List {
         /// Only users whose id has this prefix
@@ -30,6 +33,15 @@ Examples:
         /// Only users of this tier
         #[arg(long)]
         tier: Option<String>,
+        /// Only users that are blocked
+        #[arg(long)]
+        blocked: bool,
+        /// Only users with a request since this time, or within this duration
+        #[arg(long, value_name = "TIME|SPAN", value_parser = parse_expiry)]
+        last_request_after: Option<Expiry>,
+        /// Only users without a request since this time, or within this duration
+        #[arg(long, value_name = "TIME|SPAN", value_parser = parse_expiry)]
+        last_request_before: Option<Expiry>,
         #[command(flatten)]
         tenant: TenantArg,
         #[command(flatten)]
@@ -131,7 +143,7 @@ const COLUMNS: Columns = Columns {
 };
 
 /// The first columns, and the fields that `get` prints first.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "user_id",
     "tenant",
     "tier",
@@ -145,6 +157,7 @@ const FIELDS: [&str; 13] = [
     "blocked",
     "block_reason",
     "blocked_until",
+    "quota_reset_at",
 ];
 
 pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
@@ -155,8 +168,15 @@ pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result
     let tenant = tenant.tenant.as_deref();
     let items = Items { kind: ItemKind::Quota, tenant, client, output };
     match command {
-        Command::List { prefix, tier, limit, .. } => {
-            let filters = [("prefix", prefix.as_deref()), ("tier", tier.as_deref()), ("tenant", tenant)];
+        Command::List { prefix, tier, blocked, last_request_after, last_request_before, limit, .. } => {
+            let filters = [
+                ("prefix", prefix.as_deref()),
+                ("tier", tier.as_deref()),
+                ("tenant", tenant),
+                ("blocked", blocked.then_some("true")),
+                ("last_request_after", last_request_after.as_ref().map(Expiry::as_str)),
+                ("last_request_before", last_request_before.as_ref().map(Expiry::as_str)),
+            ];
             items.list(&filters, limit, &COLUMNS)
         }
         Command::Get { user, .. } => items.print_fields(&user.user, &FIELDS),

@@ -9,7 +9,7 @@ use super::toml;
 use super::{Output, Style, escape};
 
 /// Fields that the server adds to an item; they cannot be configured.
-pub(crate) const SERVER_FIELDS: [&str; 18] = [
+pub(crate) const SERVER_FIELDS: [&str; 19] = [
     "source",
     "version",
     "created_by",
@@ -23,6 +23,7 @@ pub(crate) const SERVER_FIELDS: [&str; 18] = [
     "requests_month",
     "last_request_at",
     "exceeded_count",
+    "quota_reset_at",
     "last_used_at",
     "requests_total",
     "definition",

@@ -9,7 +9,7 @@ use crate::support::run;
 
 const QUOTA: &str = r#"{"user_id":"alice","tier":"pro","requests_per_hour":100,"requests_per_day":null,"burst":5,
  "blocked":true,"block_reason":"abuse","blocked_until":"2027-01-01T00:00:00Z","requests_today":7,"requests_month":70,
- "last_request_at":"2026-01-01T00:00:00Z","exceeded_count":2,"version":9}"#;
+ "last_request_at":"2026-01-01T00:00:00Z","exceeded_count":2,"quota_reset_at":"2026-01-02T00:00:00Z","version":9}"#;
 
 #[test]
 fn quotas_are_listed_with_usage() {
@@ -24,6 +24,19 @@ alice          pro   100                5      7      70     2         2026-01-0
     assert_eq!(sent[0].line(), "GET /v1/admin/quotas?prefix=a&tier=pro&limit=1000");
     let (ran, _) = run_against(&[respond("200 OK", &body)], &["quotas", "list", "--json"]);
     assert_eq!(ran.json()["quotas"][0]["requests_month"], 70);
+}
+
+#[test]
+fn list_filters_by_block_and_last_request() {
+    let listed = [respond("200 OK", r#"{"quotas":[],"next":null}"#)];
+    let args = ["quotas", "list", "--blocked", "--last-request-after", "1h"];
+    let (_, sent) = run_against(&listed, &args);
+    assert_eq!(sent[0].line(), "GET /v1/admin/quotas?blocked=true&last_request_after=1h&limit=1000");
+    let (_, sent) =
+        run_against(&listed, &["quotas", "list", "--last-request-before", "2026-01-01T00:00:00Z"]);
+    let line = "GET /v1/admin/quotas?last_request_before=2026-01-01T00%3A00%3A00Z&limit=1000";
+    assert_eq!(sent[0].line(), line);
+    assert_eq!(run(&["quotas", "list", "--last-request-after", "yesterday"]).code, 2);
 }
 
 #[test]

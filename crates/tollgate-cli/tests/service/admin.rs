@@ -253,6 +253,34 @@ fn tier_quota_and_block_take_effect() {
 }
 
 #[test]
+fn quotas_are_listed_by_block_and_last_request() {
+    let service = Service::unconfigured();
+    assert_eq!(send(&service, "PUT", "/v1/admin/quotas/alice", &json!({})).status, 201);
+    assert_eq!(send(&service, "PUT", "/v1/admin/blocks/user:alice", &json!({"for": "1h"})).status, 201);
+    let shown = service.admin("GET", "/v1/admin/quotas/alice", "").json();
+    assert_eq!(send(&service, "PUT", "/v1/admin/quotas/bob", &json!({})).status, 201);
+    let listed = |query: &str| {
+        let page = service.admin("GET", &format!("/v1/admin/quotas?{query}"), "").json();
+        let users = page["quotas"].as_array().unwrap_or_else(|| panic!("{page}")).iter();
+        users.map(|quota| quota["user_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!((listed("blocked=true"), listed("blocked=false")), (vec!["alice".into()], vec!["bob".into()]));
+    assert_eq!(listed("last_request_before=1h").last().unwrap(), "bob", "never sent a request");
+    assert!(!listed("last_request_after=1h").contains(&"bob".to_owned()));
+    for wrong in ["blocked=yes", "last_request_after=yesterday", "last_request_before="] {
+        let field = wrong.split('=').next().unwrap();
+        let error = service.admin("GET", &format!("/v1/admin/quotas?{wrong}"), "").error();
+        assert_eq!((error.0, &*error.2), (400, field));
+    }
+    let reset = shown["quota_reset_at"].as_str().unwrap();
+    let (reset, now) = (reset.parse::<jiff::Timestamp>().unwrap(), jiff::Timestamp::now());
+    assert!(
+        reset.as_second() % 86_400 == 0 && reset > now && reset.as_second() - now.as_second() <= 86_400,
+        "{reset}"
+    );
+}
+
+#[test]
 fn blocked_network_is_normalized() {
     let service = Service::unconfigured();
     let put = send(&service, "PUT", "/v1/admin/blocks/ip:192.0.2.7/24", &json!({"reason": "scan"}));

@@ -48,7 +48,7 @@ const HOSTILE: [&str; 16] = [
 const LISTS: [(&str, &[&str]); 7] = [
     ("rules", &["prefix", "action", "enabled", "source"]),
     ("tiers", &["prefix"]),
-    ("quotas", &["prefix", "tenant", "tier"]),
+    ("quotas", &["prefix", "tenant", "tier", "blocked", "last_request_after", "last_request_before"]),
     ("keys", &["prefix", "user_id", "tenant", "tier", "active", "expires_before"]),
     ("blocks", &["prefix", "tenant", "kind", "active"]),
     ("audit", &["kind", "by", "subject", "tenant", "newest", "since", "until"]),

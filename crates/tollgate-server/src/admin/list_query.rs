@@ -1,5 +1,6 @@
 //! The query of a list: `limit`, `after` and the filters of its kind.
 
+use tollgate::Timestamp;
 use tollgate::identity::NormalForm;
 use tollgate::rules::Action;
 use tollgate_stores::sql::{BlockKind, ItemFilter};
@@ -41,6 +42,15 @@ pub(crate) const ACTIVE_KEYS: ListFilter =
 pub(crate) const EXPIRES_BEFORE: ListFilter = text(
     "expires_before",
     "Only keys that expire before this time (RFC 3339), or within this duration (`30d`).",
+);
+pub(crate) const BLOCKED: ListFilter = flag("blocked", "Only users that are blocked, or not blocked.");
+pub(crate) const LAST_REQUEST_AFTER: ListFilter = text(
+    "last_request_after",
+    "Only users with a request since this time (RFC 3339), or within this duration until now (`1h`).",
+);
+pub(crate) const LAST_REQUEST_BEFORE: ListFilter = text(
+    "last_request_before",
+    "Only users without a request since this time (RFC 3339), or within this duration until now (`30d`).",
 );
 pub(crate) const ACTIVE_BLOCKS: ListFilter = flag("active", "`true`: only blocks in force.");
 pub(crate) const BLOCK_KIND: ListFilter = text("kind", "`user`, `api_key`, `tenant`, `login` or `ip`.");
@@ -87,6 +97,8 @@ impl ListQuery {
         let expires_before = self.get("expires_before").map(|text| parse::end_of(text, call.app.now()));
         let expires_before =
             expires_before.transpose().map_err(|reason| invalid("expires_before", reason))?;
+        let blocked = self.get("blocked").map(|text| parse_flag("blocked", Some(text))).transpose()?;
+        let now = call.app.now();
         let owned = |name| self.get(name).map(str::to_owned);
         // A caller that is bound to a tenant lists its own items.
         call.tenant(self.get("tenant"))?;
@@ -103,7 +115,16 @@ impl ListQuery {
             block_kind: self.get("kind").and_then(BlockKind::parse),
             active_at_micros: active.then(|| call.app.now().as_micros()),
             expires_before_micros: expires_before,
+            blocked: blocked.map(|is_blocked| (is_blocked, now.as_micros())),
+            requested_since_micros: self.start_of("last_request_after", now)?,
+            idle_since_micros: self.start_of("last_request_before", now)?,
         })
+    }
+
+    /// A time, or the start of a duration until now.
+    fn start_of(&self, name: &'static str, now: Timestamp) -> Result<Option<u64>, ApiError> {
+        let start = self.get(name).map(|text| parse::start_of(text, now));
+        start.transpose().map_err(|reason| invalid(name, reason))
     }
 
     fn one_of(&self, name: &'static str, known: &[&str]) -> Result<(), ApiError> {

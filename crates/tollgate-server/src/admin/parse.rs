@@ -335,6 +335,14 @@ pub(crate) fn end_of(written: &str, now: Timestamp) -> Result<u64, String> {
     end.map_err(|_| "must be a time such as 2027-01-31T12:00:00Z or a duration such as 30d".to_owned())
 }
 
+/// A time, or the start of a duration until now.
+pub(crate) fn start_of(written: &str, now: Timestamp) -> Result<u64, String> {
+    let value = Value::Text(written.to_owned());
+    let before = |span: Span| now.as_micros().saturating_sub(span.as_micros());
+    let start = instant(&value).or_else(|_| duration(&value).map(before));
+    start.map_err(|_| "must be a time such as 2027-01-31T12:00:00Z or a duration such as 1h".to_owned())
+}
+
 /// A duration of more than zero and at most 100 years.
 fn duration(value: &Value) -> Result<Span, String> {
     const YEARS_100: Span = Span::from_secs(100 * 366 * 86_400);

@@ -15,6 +15,8 @@ use super::{change, parse};
 use crate::http::Call;
 use crate::http::error::ApiError;
 
+const MICROS_PER_DAY: u64 = 86_400_000_000;
+
 /// Limits and tier of a user.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct QuotaInput {
@@ -64,6 +66,8 @@ pub(crate) struct QuotaView {
     last_request_at: Option<String>,
     /// Requests refused because a limit was exceeded.
     exceeded_count: u64,
+    /// When `requests_today` starts again at 0, RFC 3339: the next midnight UTC. `requests_month` does on the first of a month.
+    quota_reset_at: String,
     #[serde(flatten)]
     revision: Revision,
 }
@@ -73,7 +77,14 @@ pub(crate) struct Quotas;
 impl AdminResource for Quotas {
     const KIND: ItemKind = ItemKind::Quota;
     const ID_FIELD: &'static str = "user_id";
-    const FILTERS: &'static [ListFilter] = &[list_query::PREFIX, list_query::TENANT, list_query::TIER];
+    const FILTERS: &'static [ListFilter] = &[
+        list_query::PREFIX,
+        list_query::TENANT,
+        list_query::TIER,
+        list_query::BLOCKED,
+        list_query::LAST_REQUEST_AFTER,
+        list_query::LAST_REQUEST_BEFORE,
+    ];
     const IN_TENANT: bool = true;
     const OPERATIONS: Operations = Operations {
         noun: "quota",
@@ -103,7 +114,7 @@ impl AdminResource for Quotas {
     fn view(call: &Call, stored: &StoredItem, usage: &Self::Usage) -> Option<QuotaView> {
         let Item::Quota(quota) = &stored.item else { return None };
         let now = call.app.now();
-        let day = u32::try_from(now.as_micros() / 86_400_000_000).unwrap_or(u32::MAX);
+        let day = u32::try_from(now.as_micros() / MICROS_PER_DAY).unwrap_or(u32::MAX);
         let usage = usage.get(&stored.item.id());
         let rules = call.app.limiter().rules();
         let block = rules
@@ -120,6 +131,7 @@ impl AdminResource for Quotas {
             requests_month: usage.map_or(0, |usage| usage.requests_in_month_of(day)),
             last_request_at: usage.map(|usage| view::timestamp(usage.last_request_at_micros)),
             exceeded_count: usage.map_or(0, |usage| usage.exceeded_count),
+            quota_reset_at: view::timestamp((u64::from(day) + 1) * MICROS_PER_DAY),
             revision: Revision::of(stored),
         })
     }

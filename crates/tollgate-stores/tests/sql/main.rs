@@ -72,6 +72,7 @@ on_every_engine![
     tenants::invalid_tenants_are_rejected,
     tenants::migration_keeps_items_without_tenant,
     usage::totals_roll_over_by_day_and_month,
+    usage::quotas_are_listed_by_block_and_last_request,
     usage::batch_counts_once,
     usage::batch_is_atomic,
     usage::deleted_users_and_keys_have_no_totals,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tollgate::identity::InTenant;
 use tollgate_stores::sql::{
-    Database, DatabaseError, Item, ItemId, KeyUsage, KeyUsageDelta, UsageBatch, UserUsage, UserUsageDelta,
+    BlockItem, BlockKind, Database, DatabaseError, Item, ItemFilter, ItemId, ItemKind, KeyUsage,
+    KeyUsageDelta, QuotaItem, UsageBatch, UserUsage, UserUsageDelta,
 };
 
 use crate::harness::{TestDatabase, change, delete, key, put, quota};
@@ -56,6 +57,64 @@ pub(crate) async fn totals_roll_over_by_day_and_month(empty: TestDatabase) {
     assert_eq!(counts(&database, "bob").await, Some((DAY, 1, 1)));
     assert_eq!(counts(&database, "BOB").await, None);
     assert_eq!(database.version().await.unwrap(), 1, "usage does not change the configuration");
+}
+
+pub(crate) async fn quotas_are_listed_by_block_and_last_request(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    let in_tenant = |item: Item| match item {
+        Item::Quota(quota) => put(Item::Quota(QuotaItem { tenant: Some("acme".to_owned()), ..quota })),
+        item => put(item),
+    };
+    let blocked = |subject: &str, until_micros| BlockItem {
+        tenant: None,
+        kind: BlockKind::User,
+        subject: subject.to_owned(),
+        reason: String::new(),
+        until_micros,
+    };
+    let quotas = ["alice", "bob", "carol", "dave"].map(|user| put(quota(user, None)));
+    change(&database, &quotas).await;
+    change(&database, &[in_tenant(quota("alice", None))]).await;
+    let ends = |until| put(Item::Block(blocked("bob", Some(until))));
+    change(&database, &[put(Item::Block(blocked("alice", None))), ends(100)]).await;
+    // A tenant of that name is blocked, not the user.
+    let tenant = BlockItem { kind: BlockKind::Tenant, ..blocked("carol", None) };
+    change(&database, &[put(Item::Block(tenant))]).await;
+    let list = async |filter: ItemFilter| {
+        let mut ids = Vec::new();
+        let mut after = None;
+        loop {
+            let page = database.list(ItemKind::Quota, &filter, after.as_ref(), 1).await.unwrap();
+            let Some(last) = page.last() else { return ids };
+            ids.push(last.item.id().to_string());
+            after = Some(last.item.id());
+        }
+    };
+    let by_block = async |is_blocked, at| {
+        list(ItemFilter { blocked: Some((is_blocked, at)), ..ItemFilter::default() }).await
+    };
+    assert_eq!(by_block(true, 99).await, ["alice", "bob"]);
+    assert_eq!(by_block(true, 100).await, ["alice"], "the block of bob has ended");
+    let others = by_block(false, 99).await;
+    assert_eq!(others[..2], ["carol", "dave"]);
+    assert_eq!(others.len(), 3, "alice of the tenant is another user: {others:?}");
+
+    let request_at = |requests: u64| u64::from(DAY) * 86_400_000_000 + requests;
+    assert!(database.add_usage(&users(1, &[("alice", DAY, 10), ("bob", DAY, 20)])).await.unwrap());
+    let since = async |micros| {
+        list(ItemFilter { requested_since_micros: Some(micros), ..ItemFilter::default() }).await
+    };
+    assert_eq!(since(request_at(10)).await, ["alice", "bob"]);
+    assert_eq!(since(request_at(11)).await, ["bob"]);
+    assert_eq!(since(request_at(21)).await, [""; 0]);
+    let idle = ItemFilter { idle_since_micros: Some(request_at(11)), ..ItemFilter::default() };
+    assert_eq!(list(idle).await[..3], ["alice", "carol", "dave"], "also users without any request");
+    let both = ItemFilter {
+        blocked: Some((true, 99)),
+        requested_since_micros: Some(request_at(11)),
+        ..ItemFilter::default()
+    };
+    assert_eq!(list(both).await, ["bob"]);
 }
 
 pub(crate) async fn batch_counts_once(empty: TestDatabase) {

@@ -40,6 +40,12 @@ pub struct ItemFilter {
     pub active_at_micros: Option<u64>,
     /// Keys that expire before this instant.
     pub expires_before_micros: Option<u64>,
+    /// Quotas of users that are blocked, or not, at an instant.
+    pub blocked: Option<(bool, u64)>,
+    /// Quotas of users with a request at or after this instant.
+    pub requested_since_micros: Option<u64>,
+    /// Quotas of users without a request at or after this instant.
+    pub idle_since_micros: Option<u64>,
 }
 
 pub(in crate::sql) async fn get(pool: &Pool, id: &ItemId) -> Result<Option<StoredItem>, DatabaseError> {
@@ -208,6 +214,9 @@ impl ItemFilter {
         if let (ItemKind::Key, Some(before)) = (kind, self.expires_before_micros) {
             query.push(" AND expires_at_micros < ").bind(to_i64(before, "expires_before")?);
         }
+        if kind == ItemKind::Quota {
+            self.push_usage(query)?;
+        }
         let Some(at) = self.active_at_micros else { return Ok(()) };
         let at = to_i64(at, "active_at")?;
         match kind {
@@ -219,6 +228,29 @@ impl ItemFilter {
                 query.push(" AND (until_micros IS NULL OR until_micros > ").bind(at).push(")");
             }
             ItemKind::Rule | ItemKind::Tier | ItemKind::Quota | ItemKind::Limit => {}
+        }
+        Ok(())
+    }
+
+    /// By the blocks and the usage of a quota's user, found by their primary keys.
+    fn push_usage(&self, query: &mut Query<'_>) -> Result<(), DatabaseError> {
+        const REQUESTED: &str = "EXISTS (SELECT 1 FROM user_usage WHERE user_usage.tenant = user_quotas.tenant \
+                                 AND user_usage.user_id = user_quotas.user_id \
+                                 AND user_usage.last_request_at_micros >= ";
+        if let Some((is_blocked, at)) = self.blocked {
+            query.push(if is_blocked { " AND " } else { " AND NOT " });
+            query.push(
+                "EXISTS (SELECT 1 FROM blocks WHERE blocks.tenant = user_quotas.tenant AND blocks.kind = 'user' \
+                 AND blocks.subject = user_quotas.user_id \
+                 AND (blocks.until_micros IS NULL OR blocks.until_micros > ",
+            );
+            query.bind(to_i64(at, "blocked")?).push("))");
+        }
+        if let Some(since) = self.requested_since_micros {
+            query.push(" AND ").push(REQUESTED).bind(to_i64(since, "requested_since")?).push(")");
+        }
+        if let Some(since) = self.idle_since_micros {
+            query.push(" AND NOT ").push(REQUESTED).bind(to_i64(since, "idle_since")?).push(")");
         }
         Ok(())
     }
