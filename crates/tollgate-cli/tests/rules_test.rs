@@ -44,19 +44,6 @@ fn test(tests: &str, more: &[&str]) -> (CommandOutput, String) {
     (run(&[&["rules", "test", &files.path("rules.toml"), &path], more].concat()), path)
 }
 
-/// The test example in docs/rules.md passes with the rule in docs/rules.md.
-#[test]
-fn documentation_example_passes() {
-    let page = include_str!("../../../docs/rules.md");
-    let block = |beginning: &str| {
-        let (_, rest) = page.split_once(&format!("```toml\n{beginning}\n")).unwrap();
-        format!("{beginning}\n{}", rest.split_once("```").unwrap().0)
-    };
-    let files = Files::new(&[("rules.toml", &block("[[rules]]")), ("tests.toml", &block("[[tests]]"))]);
-    let ran = run(&["rules", "test", &files.path("rules.toml"), &files.path("tests.toml")]);
-    assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
-}
-
 const PASSING: &str = r#"
 [[tests]]
 name = "free users get two a minute"

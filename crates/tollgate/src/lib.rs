@@ -3,6 +3,10 @@
 //! [`Limiter::check`] is the entry point. The library opens no socket, reads no clock and needs no runtime: time is an
 //! argument. The modules below are listed in the order in which a request passes them.
 
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 #[macro_use]
 mod named_enum; // enums with a name per value
 
