@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tollgate_testkit::{free_port, wait_until};
 
-const STEP_DEADLINE: Duration = Duration::from_secs(60);
+const STEP_DEADLINE: Duration = Duration::from_mins(1);
 const START_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Port of a node in the documentation when it names none.

@@ -20,16 +20,17 @@ pub(crate) fn exchanges(block: &str) -> Vec<Exchange> {
     let mut exchanges: Vec<Exchange> = Vec::new();
     let mut continued = false;
     for line in block.lines() {
-        if continued || line.starts_with("> ") {
-            let last = exchanges.last_mut().expect("a console block starts with `$ `");
-            last.command += &format!("{}\n", line.strip_prefix("> ").unwrap_or(line));
-        } else if let Some(command) = line.strip_prefix("$ ") {
+        if let Some(command) = line.strip_prefix("$ ") {
             exchanges.push(Exchange { command: format!("{command}\n"), output: String::new() });
-        } else {
-            let last = exchanges.last_mut().expect("a console block starts with `$ `");
-            last.output += &format!("{line}\n");
+            continued = line.ends_with('\\');
+            continue;
         }
-        continued = line.ends_with('\\') && (continued || line.starts_with("$ "));
+        let last = exchanges.last_mut().expect("a console block starts with `$ `");
+        let more = line.strip_prefix("> ");
+        let text = if continued || more.is_some() { &mut last.command } else { &mut last.output };
+        text.push_str(more.unwrap_or(line));
+        text.push('\n');
+        continued = continued && line.ends_with('\\');
     }
     exchanges
 }
