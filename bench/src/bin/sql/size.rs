@@ -166,7 +166,12 @@ fn limits(number: usize) -> AccountLimits {
 }
 
 fn quota(number: usize) -> Item {
-    Item::Quota(QuotaItem { tenant: None, user: name(number), tier: Some("pro".into()), limits: limits(number) })
+    Item::Quota(QuotaItem {
+        tenant: None,
+        user: name(number),
+        tier: Some("pro".into()),
+        limits: limits(number),
+    })
 }
 
 fn key(number: usize) -> Item {

@@ -8,6 +8,8 @@ use utoipa::openapi::{RefOr, Schema};
 use crate::admin::crud::{AdminResource, Operations};
 use crate::admin::view;
 
+const DRY_RUN: &str = "`true` changes nothing; the response shows what would change.";
+
 /// Adds the five operations of one kind, and their schemas.
 pub(super) fn describe<R: AdminResource>(api: &mut Value) {
     let Operations { noun, id, create, put, delete, create_conflict, put_creates } = R::OPERATIONS;
@@ -20,15 +22,12 @@ pub(super) fn describe<R: AdminResource>(api: &mut Value) {
         api["components"]["schemas"][&page]["properties"]["stale"] =
             json!({ "type": "boolean", "description": stale });
     }
-    let item_id = json!({
-        "name": R::ID_FIELD, "in": "path", "required": true, "description": id, "schema": { "type": "string" },
-    });
+    let item_id = path_parameter(R::ID_FIELD, id);
     let tenant = query("tenant", "string", "Tenant of the item; without it, the item without a tenant.");
     let with_tenant = |parameters: Vec<&Value>| -> Vec<Value> {
         parameters.into_iter().chain(R::IN_TENANT.then_some(&tenant)).cloned().collect()
     };
-    let dry_run =
-        query("dry_run", "boolean", "`true` changes nothing; the response shows what would change.");
+    let dry_run = query("dry_run", "boolean", DRY_RUN);
     let body = json!({ "required": true, "content": content(&input) });
     let ok = |text: &str| response(text, &item);
     let written = |text: &str| json!({ "description": text, "content": written_content(&item) });
@@ -89,6 +88,12 @@ fn list_parameters<R: AdminResource>() -> Vec<Value> {
     let after = query("after", "string", "Continues after an earlier page: its `next`.");
     let filters = R::FILTERS.iter().map(|filter| query(filter.name, filter.schema_type, filter.description));
     [limit, after].into_iter().chain(filters).collect()
+}
+
+fn path_parameter(name: &str, description: &str) -> Value {
+    json!({
+        "name": name, "in": "path", "required": true, "description": description, "schema": { "type": "string" },
+    })
 }
 
 fn query(name: &str, schema_type: &str, description: &str) -> Value {
