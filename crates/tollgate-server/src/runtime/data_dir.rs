@@ -58,7 +58,8 @@ pub enum DataDirError {
         source: io::Error,
     },
     /// Another process uses it: stop that process or choose another directory.
-    #[error("the data directory {path} is in use by another process", path = path.display())]
+    #[error("the data directory {path} is in use by another process: is a node already running? A second one needs its own \
+        --data-dir and --listen", path = path.display())]
     InUse {
         /// The directory.
         path: PathBuf,

@@ -169,7 +169,7 @@ async fn check_key_secret(settings: &Settings, database: &Database) -> Finding {
         },
     };
     match database.compare_key_secret(&secret.fingerprint()).await {
-        Ok(Some(KeySecretCheck::Matches)) => Finding::ok(CHECK, "the same as that of the other nodes"),
+        Ok(Some(KeySecretCheck::Matches)) => Finding::ok(CHECK, "matches the fingerprint in the database"),
         Ok(None) => Finding::ok(CHECK, "no node has used the database yet"),
         Ok(Some(KeySecretCheck::Differs)) => {
             let found = "differs from that of the other nodes: this node refuses their API keys";

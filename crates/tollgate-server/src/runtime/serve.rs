@@ -38,8 +38,8 @@ use crate::runtime::signals::Signals;
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// How long a start waits for the configuration from the database or its snapshot.
 const CONFIG_LOAD_TIMEOUT: Duration = Duration::from_secs(6);
-/// How often the settings file is checked for changes.
-const FILE_POLL_EVERY: Duration = Duration::from_secs(1);
+/// How often the settings file is checked for changes. A change is applied when two checks in a row see it: within a second.
+const FILE_POLL_EVERY: Duration = Duration::from_millis(400);
 
 /// Why the service cannot run.
 #[non_exhaustive]

@@ -11,7 +11,9 @@ use serde_json::{Value as Json, json};
 use tollgate::Rule;
 use tollgate::config::Problems;
 
-use super::warnings::{Warning, no_limit_without_tier, warnings};
+use super::warnings::{
+    Warning, default_beside_user_rules, no_limit_without_tier, unknown_default_tier, warnings,
+};
 use crate::error::{CliError, ProblemLines, problem_json};
 use crate::input::rule_file::{RuleFile, RuleFiles, Sections};
 use crate::output::format::plural;
@@ -49,6 +51,7 @@ fn rule_warnings(files: &RuleFiles) -> Vec<Warning> {
     if !files.is_import {
         let has_default_tier = files.set.settings().default_tier.is_some();
         all.extend(no_limit_without_tier(files.set.rules()).filter(|_| !has_default_tier));
+        all.extend(default_beside_user_rules(&files.set));
     }
     let notes = files.notes.iter().cloned();
     all.extend(notes.map(|(rule, reason)| Warning { rule, reason }));
@@ -59,7 +62,9 @@ fn rule_warnings(files: &RuleFiles) -> Vec<Warning> {
 fn file_warnings(files: &RuleFiles) -> Vec<(String, String)> {
     let unlimited = !files.is_import && leaves_clients_unlimited(files.set.rules());
     let unlimited = unlimited.then(|| (files.paths.join(", "), UNLIMITED.to_owned()));
-    files.unapplied.iter().cloned().chain(unlimited).collect()
+    let tier = unknown_default_tier(&files.set).filter(|_| !files.is_import);
+    let tier = tier.map(|warning| (files.paths.join(", "), warning));
+    files.unapplied.iter().cloned().chain(unlimited).chain(tier).collect()
 }
 
 fn report_valid(files: &RuleFiles, output: &Output) -> io::Result<Exit> {

@@ -67,8 +67,28 @@ pub(super) fn no_limit_without_tier(rules: &[Rule]) -> Option<Warning> {
     if rules.iter().filter(counts_users).any(|rule| rule.when.tiers.is_empty()) {
         return None;
     }
-    let reason = "has a tier condition, like all rules that count users: requests without a tier have no per-user limit";
+    let reason = "has a tier condition, like every rule that counts users: requests without a tier get no per-user limit";
     Some(Warning { rule: last.name.to_string(), reason: reason.to_owned() })
+}
+
+/// A warning if `default_limit` applies beside rules that count users: it counts clients, which is another layer.
+pub(super) fn default_beside_user_rules(set: &RuleSet) -> Option<Warning> {
+    let is_written = !set.has_built_in_default();
+    let default = set.rules().iter().find(|rule| is_written && *rule.name == *DEFAULT_RULE)?;
+    let counts_users = |rule: &&Rule| rule.enforces() && rule.is_plan_level() && *rule.layer == *"user";
+    let beside = set.rules().iter().find(counts_users)?;
+    let reason = format!(
+        "applies beside rule {:?}, because it counts clients in a layer of its own: write per = [\"client\"] in that rule, or a rule \
+         without conditions instead of default_limit",
+        beside.name
+    );
+    Some(Warning { rule: default.name.to_string(), reason })
+}
+
+/// A warning if no rule names the default tier.
+pub(super) fn unknown_default_tier(set: &RuleSet) -> Option<String> {
+    let tier = set.settings().default_tier.as_deref().filter(|tier| !set.names_tier(tier))?;
+    Some(format!("identity.default_tier is {tier:?}, which no rule names: check its spelling"))
 }
 
 /// Why `behind` never applies, if `earlier` always decides first.
@@ -297,6 +317,18 @@ mod tests {
         let by_address = rule("addresses", 9, "per = [\"ip\"]");
         assert_eq!(rule_of(&format!("{tiers}{by_address}")).as_deref(), Some("pro"));
         assert_eq!(rule_of(&by_address), None, "nobody counts users");
+    }
+
+    #[test]
+    fn default_limit_beside_user_rules_warns() {
+        let warned = |toml: &str| default_beside_user_rules(&RuleSet::from_toml(toml).unwrap()).is_some();
+        let tier =
+            |per: &str| rule("free", 1, &format!("per = [\"{per}\"]\nwhen = {{ tiers = [\"free\"] }}"));
+        assert!(warned(&format!("default_limit = 5\n{}", tier("user"))));
+        assert!(!warned(&format!("default_limit = 5\n{}", tier("client"))));
+        assert!(!warned(&tier("user")), "the built-in default ends with the first rule");
+        let login = rule("login", 1, "per = [\"user\"]\nwhen = { endpoints = [\"/login\"] }");
+        assert!(!warned(&format!("default_limit = 5\n{login}")), "a rule that protects an endpoint");
     }
 
     #[test]

@@ -82,7 +82,11 @@ fn rules(rules: &[Rule]) -> String {
     let mut text = String::from("Rules in force:\n");
     for rule in rules.iter().take(RULES_SHOWN) {
         let limits: Vec<String> = (rule.limits.iter())
-            .map(|limit| format!("{} requests per {}", limit.limit.requests(), limit.limit.window()))
+            .map(|limit| {
+                let requests = limit.limit.requests();
+                let unit = if requests == 1 { "request" } else { "requests" };
+                format!("{requests} {unit} per {}", limit.limit.window())
+            })
             .collect();
         let per: Vec<String> = rule.per.iter().map(ToString::to_string).collect();
         let what = if limits.is_empty() {
