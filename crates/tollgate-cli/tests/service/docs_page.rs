@@ -193,7 +193,7 @@ fn docs_page_shows_fields_responses_and_nested_schemas() {
     let check = text(&mut browser, "#check .reference");
     for part in [
         "endpoint string required",
-        "at most 2,048 characters",
+        "1 to 2,048 characters",
         "string or null",
         "X-RateLimit-Remaining integer",
     ] {

@@ -3,7 +3,9 @@
 //! An unknown keyword is an error, because a constraint that is not checked is useless.
 
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
+use regex::Regex;
 use serde_json::{Map, Value};
 
 /// The schemas of a description.
@@ -87,6 +89,7 @@ impl<'a> Schemas<'a> {
                 "properties" | "additionalProperties" | "propertyNames" | "required" | "items" => {
                     self.check_inside(keyword, schema, value, at)
                 }
+                "unevaluatedProperties" => self.check_unevaluated(schema, value, at),
                 _ => check_alone(keyword, constraint, value),
             };
             checked.map_err(|error| if error.starts_with('.') { error } else { format!("{at}: {error}") })?;
@@ -105,6 +108,18 @@ impl<'a> Schemas<'a> {
         };
         let errors: Vec<String> = checked.into_iter().filter_map(Result::err).collect();
         if is_right { Ok(()) } else { Err(format!("{fitting} of {keyword} fit: {}", errors.join("; or "))) }
+    }
+
+    /// Validates that an object has no fields beside those of the schema and of its parts.
+    fn check_unevaluated(&self, schema: &Value, value: &Value, at: &str) -> Checked {
+        assert_eq!(schema["unevaluatedProperties"], false);
+        let mut known = BTreeSet::new();
+        for part in [Some(schema), self.reference(schema)].into_iter().flatten() {
+            self.gather(part, value, &mut known);
+        }
+        let mut unknown =
+            value.as_object().into_iter().flatten().filter(|(field, _)| !known.contains(*field));
+        unknown.next().map_or(Ok(()), |(field, _)| Err(format!("{at}.{field} is too much")))
     }
 
     /// Validates the fields of an object or the items of a list.
@@ -173,10 +188,19 @@ fn check_alone(keyword: &str, constraint: &Value, value: &Value) -> Checked {
         "maxLength" => at_most(chars),
         "minItems" => at_least(items),
         "maxItems" => at_most(items),
+        "maxProperties" => at_most(value.as_object().map(Map::len)),
+        "pattern" => {
+            value.as_str().is_none_or(|text| Regex::new(constraint.as_str().unwrap()).unwrap().is_match(text))
+        }
         "format" => match constraint.as_str().unwrap() {
             "int32" => value.as_i64().is_none_or(|number| i32::try_from(number).is_ok()),
             "int64" => !value.is_u64() || value.as_i64().is_some(),
-            "double" => true,
+            "date-time" => value.as_str().is_none_or(|text| text.parse::<jiff::Timestamp>().is_ok()),
+            "ipv4" => value.as_str().is_none_or(|text| text.parse::<Ipv4Addr>().is_ok()),
+            "ipv6" => value.as_str().is_none_or(|text| text.parse::<Ipv6Addr>().is_ok()),
+            // Every number, and texts as tollgate's parsers define them.
+            "double" | "endpoint" | "endpoint-pattern" | "network" | "client" | "time-span" | "window"
+            | "time-zone" => true,
             format => return Err(format!("the format {format} is not known here")),
         },
         keyword => return Err(format!("the keyword {keyword} is not known here")),

@@ -199,7 +199,8 @@ impl Exchange<'_> {
                 return if of_query().count() == 0 { Ok(()) } else { Err(format!("{name} was taken")) };
             };
             let schema = &parameter["schema"];
-            let checked = Schemas::open(api).check(schema, &read(value, schema));
+            let decoded = percent_encoding::percent_decode_str(value).decode_utf8_lossy();
+            let checked = Schemas::open(api).check(schema, &read(&decoded, schema));
             checked.map_err(|error| format!("{name}={value} was taken: {error}"))?;
         }
         let mut missing = of_query().filter(|parameter| parameter["required"] == true);

@@ -82,7 +82,7 @@ fn columns_are_refused_with_the_name_to_write() {
         ("keys", "total_requests", json!(5), "usage is recorded"),
         ("keys", "is_active", json!(false), "revoke the key"),
         ("keys", "api_key_id", json!("x"), "leave it out"),
-        ("keys", "api_key_hash", json!("x"), "create a new one"),
+        ("keys", "api_key_hash", json!("x"), "write key_sha256"),
         ("rules", "id", json!("x"), "leave it out"),
         ("rules", "strategy", json!("gcra"), "write algorithm"),
         ("rules", "http_method", json!("*"), "no condition for every method"),

@@ -30,12 +30,45 @@ pub(crate) struct RuleInput {
     cost: Option<CostInput>,
     /// Whether nodes may lease units of hot counters in advance.
     leases: Option<bool>,
-    /// Behaviour while the counters are unreachable: `local`, `open` or `closed`; alias `failure_mode`.
+    /// Behaviour while the counters are unreachable: `local`, `open` or `closed`.
     on_store_failure: Option<String>,
     /// Response to refused requests.
     response: Option<RefusalInput>,
     /// Whether the rule is in force; default true.
     enabled: Option<bool>,
+    #[serde(flatten)]
+    flat: FlatNames,
+}
+
+/// Other names of the keys of a rule: one flat table, as in a relational schema.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes what the parser accepts")]
+pub(crate) struct FlatNames {
+    /// `name`.
+    rule_name: Option<String>,
+    /// `when.tiers`.
+    user_tier: Option<OneOrMore>,
+    /// `when.tiers`.
+    plan_tiers: Option<OneOrMore>,
+    /// `when.endpoints`.
+    endpoint_pattern: Option<OneOrMore>,
+    /// `when.endpoints`.
+    endpoints: Option<OneOrMore>,
+    /// `when.methods`.
+    http_method: Option<OneOrMore>,
+    /// `when.ips`.
+    ip_range: Option<OneOrMore>,
+    /// `per`: `global`, `tenant`, `user`, `ip` or `endpoint`.
+    scope: Option<String>,
+    /// `on_store_failure`.
+    failure_mode: Option<String>,
+    /// `response.status`.
+    #[schema(minimum = 400, maximum = 599)]
+    response_status: Option<u16>,
+    /// `response.message`.
+    response_message: Option<String>,
+    /// `response.retry_after_floor`, in seconds.
+    retry_after_seconds: Option<u32>,
 }
 
 /// A tier, with the keys of `[[tiers]]`.
@@ -48,6 +81,8 @@ pub(crate) struct TierInput {
     description: Option<String>,
     #[serde(flatten)]
     limits: TierLimits,
+    /// Other name of `on_store_failure`.
+    failure_mode: Option<String>,
 }
 
 /// Limits of a tier: `limit` and `window`, or `limits`, or `requests_per_…`.
@@ -63,7 +98,7 @@ pub(crate) struct TierLimits {
     burst: Option<u32>,
     #[serde(flatten)]
     limits: LimitsInput,
-    /// Behaviour while the counters are unreachable: `local`, `open` or `closed`; alias `failure_mode`.
+    /// Behaviour while the counters are unreachable: `local`, `open` or `closed`.
     on_store_failure: Option<String>,
 }
 
@@ -89,6 +124,25 @@ pub(crate) struct LimitsInput {
     burst_size: Option<u32>,
     /// Longest delay of a throttled request; with `leaky_bucket`.
     max_delay: Option<Length>,
+    /// Flat form of one limit: requests per `window_seconds`.
+    limit_count: Option<u32>,
+    /// The window of `limit_count`.
+    #[schema(minimum = 1)]
+    window_seconds: Option<u32>,
+    /// The burst of `limit_count`.
+    #[schema(minimum = 1)]
+    burst_limit: Option<u32>,
+    /// Requests restored per second: must equal `limit_count` / `window_seconds`.
+    refill_rate: Option<RefillRate>,
+}
+
+/// A number, or a number as text.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "describes what the parser accepts")]
+pub(crate) enum RefillRate {
+    Number(f64),
+    Text(String),
 }
 
 /// One limit of a rule or a tier.

@@ -55,8 +55,10 @@ pub(crate) struct ExplainBody<'a> {
 #[into_params(parameter_in = Query)]
 pub(crate) struct ExplainQuery {
     /// `true` lists rules that do not match too.
+    #[param(value_type = Option<bool>)]
     all: Option<String>,
     /// Rules per page, 1 to 1000; default 100.
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
     /// `next` of an earlier response.
     after: Option<String>,

@@ -24,6 +24,7 @@ pub(crate) struct StatusQuery {
     /// The user.
     user_id: Option<String>,
     /// The endpoint.
+    #[param(required = true)]
     endpoint: Option<String>,
     /// The HTTP method.
     method: Option<String>,

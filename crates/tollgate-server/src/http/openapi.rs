@@ -1,6 +1,7 @@
 //! The OpenAPI document, built from the handlers and the route table.
 
 mod components;
+mod constraints;
 mod examples;
 mod groups;
 mod resources;
@@ -86,6 +87,7 @@ fn build() -> Box<str> {
     groups::describe(&mut description);
     description["components"]["headers"] = components::headers();
     components::widen_numbers(&mut description);
+    constraints::describe(&mut description);
     description.to_string().into()
 }
 
