@@ -225,3 +225,17 @@ fn tenant_of_the_clients_key_wins_over_the_check() {
     assert!(other["warnings"][0].as_str().unwrap().contains("tenant was ignored"), "{other}");
     assert_eq!(check(Value::Null)["remaining"], 2);
 }
+
+#[test]
+fn tenant_of_body_and_query_must_agree() {
+    let service = Service::with_config("default_limit = 100");
+    let body = r#"{"user_id": "bob", "requests_per_hour": 5, "tenant": "acme"}"#;
+    let refused = service.admin("POST", "/v1/admin/quotas?tenant=beta", body);
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["details"]["field"]),
+        (400, &"tenant".into()),
+        "{}",
+        refused.text
+    );
+    assert_eq!(service.admin("POST", "/v1/admin/quotas?tenant=acme", body).status, 201);
+}

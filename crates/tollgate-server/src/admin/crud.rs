@@ -262,6 +262,9 @@ fn with_tenant<R: AdminResource>(
     }
     let in_query = call.tenant_in_query()?;
     let in_body = body.values().get("tenant").and_then(Json::as_str).map(str::to_owned);
+    if in_query.is_some() && in_body.is_some() && in_query != in_body {
+        return Err(ApiError::field(Code::InvalidInput, "tenant", "differs from the query"));
+    }
     let tenant = call.tenant(in_query.or(in_body).as_deref())?;
     let body = match &tenant {
         Some(tenant) => body.with_default("tenant", tenant),

@@ -77,7 +77,7 @@ BEYOND_A_SCHEMA = re.compile(
             "must not contain an API key",
             # Values that only the server makes, or that must repeat the path.
             "must be `next` of an earlier response",
-            "differs from the path",
+            "differs from the (path|query)",
             # Only POST imports a key.
             "(key|key_sha256): is read-only",
             # TOML is a text to a schema.
