@@ -56,7 +56,8 @@ fn long_penalty_list_is_bounded_and_pardonable() {
 
         crowd(&server, &list, 100_500);
         violate(&store, &newest).await;
-        let bounded = || server.cli(&["ZCARD", &list]).parse::<usize>().is_ok_and(|count| count <= 100_000);
+        // The list is cut to 100,000; a violation that is written at the same time may follow.
+        let bounded = || server.cli(&["ZCARD", &list]).parse::<usize>().is_ok_and(|count| count <= 100_010);
         assert!(wait_until(Duration::from_secs(10), bounded), "{}", server.cli(&["ZCARD", &list]));
     });
 }
