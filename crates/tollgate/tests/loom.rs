@@ -156,8 +156,12 @@ fn parallel_refusals_are_one_violation() {
         let ask = |shared: &(MemoryCounters, Limit)| {
             let policy = PenaltyPolicy { violation_threshold: 2, ..PenaltyPolicy::default() };
             let client = Client::User(Id::parse("alice").unwrap());
-            let penalty =
-                Some(PenaltyCharge { subject: TWO, client, policy: &policy, client_charges: u32::MAX });
+            let penalty = Some(PenaltyCharge {
+                subject: TWO,
+                client: client.into(),
+                policy: &policy,
+                client_charges: u32::MAX,
+            });
             let both = Charges { penalty, ..charges(&shared.1, &[ONE, THREE], 1) };
             shared.0.charge_all_now(&both, NOW).admitted(&both)
         };
