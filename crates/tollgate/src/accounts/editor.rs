@@ -47,14 +47,16 @@ impl AccountsEditor {
     /// Counts users that were added to a tenant.
     pub(super) fn count_users(&mut self, tenant: Option<&str>, added: usize) {
         let Some(tenant) = tenant else { return };
-        *Arc::make_mut(&mut self.accounts.user_tenants).entry(tenant.into()).or_default() += added;
+        let count = Arc::make_mut(&mut self.accounts.user_tenants).entry(tenant.into()).or_default();
+        // A damaged snapshot may have any number: its checksum is verified at the end.
+        *count = count.saturating_add(added);
     }
 
     fn uncount_user(&mut self, tenant: Option<&str>) {
         let Some(tenant) = tenant else { return };
         let tenants = Arc::make_mut(&mut self.accounts.user_tenants);
         if let Some(count) = tenants.get_mut(tenant) {
-            *count -= 1;
+            *count = count.saturating_sub(1);
             if *count == 0 {
                 tenants.remove(tenant);
             }

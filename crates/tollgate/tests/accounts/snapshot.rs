@@ -90,10 +90,24 @@ fn false_lengths_allocate_no_memory() {
     }
 }
 
+#[test]
+fn false_counts_of_tenants_do_not_overflow() {
+    // Magic, seed and no users; then the users of two tenants with the same name.
+    let mut bytes = written(&Accounts::default())[..32].to_vec();
+    bytes.extend_from_slice(&2_u64.to_le_bytes());
+    for _ in 0..2 {
+        bytes.extend_from_slice(&1_u64.to_le_bytes());
+        bytes.extend_from_slice(b"a");
+        bytes.extend_from_slice(&u64::MAX.to_le_bytes());
+    }
+    bytes.extend_from_slice(&[0; 64]);
+    assert!(Accounts::read_from(bytes.as_slice()).is_err());
+}
+
 proptest! {
     #[test]
     fn random_bytes_after_the_magic_are_rejected(data in prop::collection::vec(any::<u8>(), 0..600)) {
-        let mut bytes = b"tollacc2".to_vec();
+        let mut bytes = b"tollacc3".to_vec();
         bytes.extend_from_slice(&data);
         prop_assert!(Accounts::read_from(bytes.as_slice()).is_err());
         prop_assert!(Accounts::read_from(data.as_slice()).is_err());
