@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const ADMITTED: &str = concat!(
-    r#"{"allowed":true,"limit":1000000,"remaining":999999,"#,
+    r#"{"allowed":true,"limit":1000000,"remaining":999999,"capacity":1000000,"window":"1m","#,
     r#""reset_at":1640000000,"strategy":"token_bucket","rule":"default"}"#
 );
 
