@@ -25,6 +25,7 @@ mod key_secret;
 mod listener;
 mod migrations;
 mod query;
+pub mod records;
 mod settings;
 mod usage;
 mod version;
