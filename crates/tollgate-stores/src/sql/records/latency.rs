@@ -164,7 +164,9 @@ mod tests {
     #[test]
     fn text_restores_the_histogram() {
         let mut histogram = LatencyHistogram::default();
-        [0, 3, 3, 90, 12_345, u64::MAX].into_iter().for_each(|micros| histogram.record(micros));
+        for micros in [0, 3, 3, 90, 12_345, u64::MAX] {
+            histogram.record(micros);
+        }
         assert_eq!(histogram.to_string().parse(), Ok(histogram));
         assert_eq!("".parse(), Ok(LatencyHistogram::default()));
         for invalid in ["1", "1:", "x:1", "200:1", "1:-1"] {
