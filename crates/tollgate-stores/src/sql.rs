@@ -40,7 +40,7 @@ pub use self::items::{
 };
 pub use self::key_secret::KeySecretCheck;
 pub use self::listener::ChangeListener;
-pub use self::migrations::Migration;
+pub use self::migrations::{Migration, MigrationSet};
 pub use self::settings::{Engine, SqlSettings, UrlError};
 pub use self::usage::{KeyUsage, KeyUsageDelta, UsageBatch, UserUsage, UserUsageDelta};
 pub use tollgate::accounts::{AccountLimits, BlockKind};
@@ -49,7 +49,7 @@ pub use tollgate::rules::overrides::UserEndpointLimit;
 use tollgate::identity::InTenant;
 
 use self::change::Author;
-use self::engine::Pool;
+use self::engine::{Durability, Pool};
 use self::items::list;
 
 /// A pool of connections to the configuration database. Clones share it.
@@ -77,7 +77,7 @@ impl Database {
     /// When the database is unreachable, rejects the credentials, is too old or does not store text as UTF-8. Messages never
     /// contain the password.
     pub async fn connect(settings: SqlSettings) -> Result<Self, DatabaseError> {
-        let pool = Pool::connect(&settings).await?;
+        let pool = Pool::connect(&settings, Durability::Commit).await?;
         Ok(Database { pool, settings })
     }
 
@@ -91,7 +91,7 @@ impl Database {
     /// # Errors
     /// When the schema is newer than this program, another node takes too long, or a migration fails.
     pub async fn migrate(&self) -> Result<Vec<Migration>, DatabaseError> {
-        migrations::migrate(&self.pool, &self.settings).await
+        migrations::migrate(MigrationSet::CONFIGURATION, &self.pool, &self.settings).await
     }
 
     /// The migrations that [`migrate`](Self::migrate) would apply. Changes nothing.
@@ -99,7 +99,7 @@ impl Database {
     /// # Errors
     /// When the schema is newer than this program, or the query fails.
     pub async fn pending_migrations(&self) -> Result<Vec<Migration>, DatabaseError> {
-        migrations::pending(&self.pool, &self.settings).await
+        migrations::pending(MigrationSet::CONFIGURATION, &self.pool, &self.settings).await
     }
 
     /// The configuration version: incremented by every change.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use tollgate_server::config::settings::{Flags, Settings, environment};
-use tollgate_stores::sql::{Database, Engine, Migration, SqlSettings};
+use tollgate_stores::sql::{Database, Engine, Migration, MigrationSet, SqlSettings};
 
 use crate::output::escape;
 use crate::output::format::plural;
@@ -90,19 +90,20 @@ pub(crate) fn run(migrate: &Migrate, output: &Output) -> Result<Exit, CliError> 
 
 /// Prints a script that has the effect of `migrate` on an empty database.
 fn print_script(engine: Engine, output: &Output) -> Result<Exit, CliError> {
-    let migrations = Migration::all();
+    let set = MigrationSet::CONFIGURATION;
+    let migrations = set.all();
     let json = || {
-        let migration = |each: &Migration| json!({ "number": each.number, "name": each.name, "sql": each.sql(engine), "journal": each.journal_entry(engine) });
-        json!({ "journal_table": Migration::journal_table(), "migrations": migrations.iter().map(migration).collect::<Vec<_>>() })
+        let migration = |each: &Migration| json!({ "number": each.number, "name": each.name, "sql": each.sql(engine), "journal": set.journal_entry(each, engine) });
+        json!({ "journal_table": set.create_journal(), "migrations": migrations.iter().map(migration).collect::<Vec<_>>() })
     };
     let text = || {
         let migration = |each: &Migration| {
             let (number, name) = (each.number, each.name);
-            let (sql, journal) = (each.sql(engine).trim_end(), each.journal_entry(engine));
+            let (sql, journal) = (each.sql(engine).trim_end(), set.journal_entry(each, engine));
             format!("\n-- Migration {number}: {name}\n\n{sql}\n\n{journal}\n")
         };
         let scripts: String = migrations.iter().map(migration).collect();
-        format!("{};\n{scripts}", Migration::journal_table())
+        format!("{};\n{scripts}", set.create_journal())
     };
     Ok(output.result(json, text)?)
 }

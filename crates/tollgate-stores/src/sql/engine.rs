@@ -32,6 +32,15 @@ pub(super) struct Pool {
     deadline: Duration,
 }
 
+/// What survives a power failure in a SQLite file.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Durability {
+    /// Every committed change.
+    Commit,
+    /// Everything up to the last checkpoint, in exchange for commits that do not wait for the disk. The file stays consistent.
+    Checkpoint,
+}
+
 #[derive(Clone)]
 enum Pools {
     Sqlite(SqlitePool),
@@ -86,9 +95,12 @@ macro_rules! on_each_engine {
 }
 
 impl Pool {
-    pub(super) async fn connect(settings: &SqlSettings) -> Result<Self, DatabaseError> {
+    pub(super) async fn connect(
+        settings: &SqlSettings,
+        durability: Durability,
+    ) -> Result<Self, DatabaseError> {
         let pools = match settings.options() {
-            Options::Sqlite(path) => Pools::Sqlite(sqlite::connect(settings, path).await?),
+            Options::Sqlite(path) => Pools::Sqlite(sqlite::connect(settings, path, durability).await?),
             Options::Postgres(options) => Pools::Postgres(postgres::connect(settings, options).await?),
             Options::MySql(options) => Pools::MySql(mysql::connect(settings, options).await?),
         };
@@ -112,6 +124,16 @@ impl Pool {
             Pools::Sqlite(_) => "BEGIN IMMEDIATE",
             Pools::Postgres(_) => "BEGIN ISOLATION LEVEL READ COMMITTED",
             Pools::MySql(_) => "START TRANSACTION",
+        })
+        .await
+    }
+
+    /// Begins a transaction that adds rows. On MySQL it takes no gap locks, so that writers of other rows do not deadlock.
+    pub(super) async fn begin_append(&self) -> Result<Transaction, DatabaseError> {
+        self.begin(match self.pools {
+            Pools::Sqlite(_) => "BEGIN IMMEDIATE",
+            Pools::Postgres(_) => "BEGIN ISOLATION LEVEL READ COMMITTED",
+            Pools::MySql(_) => "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION",
         })
         .await
     }
@@ -144,6 +166,42 @@ impl Transaction {
     /// Runs a statement.
     pub(super) async fn execute(&mut self, query: &Query<'_>) -> Result<(), DatabaseError> {
         self.rows(query).await.map(drop)
+    }
+
+    /// Runs a statement; returns the number of rows that it matched.
+    pub(super) async fn execute_counted(&mut self, query: &Query<'_>) -> Result<u64, DatabaseError> {
+        query.check()?;
+        Ok(match &mut self.connection {
+            Connection::Sqlite(on) => {
+                let done = bound!(query.text.clone(), query, to_owned).execute(&mut **on);
+                with_deadline(self.deadline, done).await?.rows_affected()
+            }
+            Connection::Postgres(on) => {
+                let done = bound!(query.for_postgres(), query, to_owned).execute(&mut **on);
+                with_deadline(self.deadline, done).await?.rows_affected()
+            }
+            Connection::MySql(on) => {
+                let done = bound!(query.for_mysql(), query, as_bytes).execute(&mut **on);
+                with_deadline(self.deadline, done).await?.rows_affected()
+            }
+        })
+    }
+
+    /// Runs a `COPY … FROM STDIN` of PostgreSQL with this input. Other engines do not have it.
+    pub(super) async fn copy_in(
+        &mut self,
+        statement: &'static str,
+        input: &[u8],
+    ) -> Result<(), DatabaseError> {
+        let Connection::Postgres(on) = &mut self.connection else {
+            return Err(sqlx::Error::Protocol("only PostgreSQL has COPY".to_owned()).into());
+        };
+        let copied = async {
+            let mut copy = on.copy_in_raw(statement).await?;
+            copy.send(input).await?;
+            copy.finish().await.map(drop)
+        };
+        Ok(with_deadline(self.deadline, copied).await?)
     }
 
     /// Runs a query; returns all rows.

@@ -1,10 +1,11 @@
-//! Errors of the configuration database.
+//! Errors of the databases.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use sqlx::error::ErrorKind;
 use sqlx::mysql::MySqlDatabaseError;
+use sqlx::sqlite::SqliteError;
 
 use super::items::ItemId;
 use super::settings::UrlError;
@@ -125,6 +126,16 @@ pub enum DatabaseError {
         /// The table or column.
         what: &'static str,
     },
+    /// Rows do not follow those that are stored of their source. Read the position again.
+    #[error("rows {first} to {end} do not continue the stored rows: {}", position_text(*.found))]
+    RowPosition {
+        /// The number of the first row.
+        first: u64,
+        /// The number after the last row.
+        end: u64,
+        /// The number of the next row that the database expects; `None` if it does not know the source.
+        found: Option<u64>,
+    },
     /// A query failed, or no connection was free in time. Nothing was changed.
     #[error("database query failed: {}", cause_text(.cause))]
     Query {
@@ -195,7 +206,21 @@ fn found_text(found: Option<u64>) -> String {
     found.map_or_else(|| "does not exist".to_owned(), |version| format!("exists with version {version}"))
 }
 
+fn position_text(found: Option<u64>) -> String {
+    found.map_or_else(|| "their source is unknown".to_owned(), |row| format!("row {row} is next"))
+}
+
 impl DatabaseError {
+    /// Whether the database, or the check before it, rejected a row because of its contents. A retry fails, too; other rows
+    /// may be accepted.
+    pub fn is_rejected_row(&self) -> bool {
+        match self {
+            DatabaseError::Constraint { .. } | DatabaseError::Value { .. } => true,
+            DatabaseError::Query { cause } => cause.as_database_error().is_some_and(is_data_error),
+            _ => false,
+        }
+    }
+
     /// Whether the database is down or did not answer in time, so that a retry may succeed.
     pub fn is_unreachable(&self) -> bool {
         match self {
@@ -250,6 +275,24 @@ fn constraint_name(error: &dyn sqlx::error::DatabaseError) -> String {
         _ => message.rsplit(": ").next().unwrap_or_default(),
     };
     name.to_owned()
+}
+
+/// Whether a value is at fault: out of range, too long, of the wrong type or in the wrong encoding.
+fn is_data_error(error: &dyn sqlx::error::DatabaseError) -> bool {
+    if error.kind() != ErrorKind::Other {
+        return true; // a constraint
+    }
+    let code = error.code().unwrap_or_default();
+    if let Some(error) = error.try_downcast_ref::<MySqlDatabaseError>() {
+        // Class 22 (data exceptions), no partition for the value, incorrect string value.
+        return code.starts_with("22") || [1526, 1366].contains(&error.number());
+    }
+    if error.try_downcast_ref::<SqliteError>().is_some() {
+        // SQLITE_TOOBIG, SQLITE_CONSTRAINT, SQLITE_MISMATCH; the upper bits are the extended result code.
+        return code.parse::<u32>().is_ok_and(|code| [18, 19, 20].contains(&(code & 0xff)));
+    }
+    // PostgreSQL: class 22 (data exceptions), index row too large.
+    code.starts_with("22") || code == "54000"
 }
 
 /// Whether the server is down, shutting down or starting up.

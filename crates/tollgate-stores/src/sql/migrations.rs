@@ -1,8 +1,9 @@
-//! Schema migrations: `migrations/{sqlite,postgres,mysql}`, compiled in.
+//! Schema migrations: `migrations/{sqlite,postgres,mysql}` and `migrations/records/…`, compiled in.
 //!
-//! The table `tollgate_migrations` lists the migrations that a database has. One node migrates at a time:
+//! There are two sets, for the configuration and for records. They may share a database. A table per set, its journal, lists the
+//! migrations that a database has. One node migrates at a time:
 //! - SQLite: `BEGIN IMMEDIATE` admits one writer.
-//! - PostgreSQL: an advisory lock, held until the transaction ends.
+//! - PostgreSQL: an advisory lock per set, held until the transaction ends.
 //! - MySQL: `GET_LOCK`, held by a connection that is closed afterwards. DDL commits implicitly there, so an interrupted
 //!   migration leaves some of its tables; its statements can be run again.
 //!
@@ -28,11 +29,6 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// All migrations, in order.
-    pub fn all() -> &'static [Migration] {
-        &MIGRATIONS
-    }
-
     /// The SQL of the migration.
     pub fn sql(&self, engine: Engine) -> &'static str {
         match engine {
@@ -41,59 +37,132 @@ impl Migration {
             Engine::MySql => self.mysql,
         }
     }
+}
 
-    /// The statement that records the migration as applied, with the time of the database.
-    pub fn journal_entry(&self, engine: Engine) -> String {
+/// The migrations of one schema, and the statements of its journal.
+#[derive(Debug)]
+pub struct MigrationSet {
+    migrations: &'static [Migration],
+    journal: &'static str,
+    create_journal: &'static str,
+    find_journal_sqlite: &'static str,
+    find_journal_postgres: &'static str,
+    find_journal_mysql: &'static str,
+    select_applied: &'static str,
+    insert_applied: &'static str,
+    lock_postgres: &'static str,
+    lock_mysql: &'static str,
+}
+
+macro_rules! migration {
+    ($number:literal, $name:literal, $folder:literal, $file:literal) => {
+        Migration {
+            number: $number,
+            name: $name,
+            sqlite: include_str!(concat!("../../migrations/", $folder, "sqlite/", $file)),
+            postgres: include_str!(concat!("../../migrations/", $folder, "postgres/", $file)),
+            mysql: include_str!(concat!("../../migrations/", $folder, "mysql/", $file)),
+        }
+    };
+}
+
+/// `GET_LOCK` names are per server and at most 64 characters, hence the hash of the database name. Advisory locks of PostgreSQL
+/// are per database.
+macro_rules! migration_set {
+    ($migrations:expr, $journal:literal, postgres lock $postgres:literal, mysql lock $mysql:literal) => {
+        MigrationSet {
+            migrations: $migrations,
+            journal: $journal,
+            create_journal: concat!(
+                "CREATE TABLE IF NOT EXISTS ",
+                $journal,
+                " (number BIGINT NOT NULL PRIMARY KEY, name VARCHAR(64) NOT NULL, applied_at_micros BIGINT NOT NULL)"
+            ),
+            find_journal_sqlite: concat!(
+                "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = '",
+                $journal,
+                "'"
+            ),
+            find_journal_postgres: concat!(
+                "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = current_schema() AND table_name = '",
+                $journal,
+                "'"
+            ),
+            find_journal_mysql: concat!(
+                "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '",
+                $journal,
+                "'"
+            ),
+            select_applied: concat!("SELECT number FROM ", $journal),
+            insert_applied: concat!(
+                "INSERT INTO ",
+                $journal,
+                " (number, name, applied_at_micros) VALUES (?, ?, ?)"
+            ),
+            lock_postgres: concat!("SELECT pg_advisory_xact_lock(x'", $postgres, "'::bigint)"),
+            lock_mysql: concat!("SELECT GET_LOCK(CONCAT('", $mysql, "', SHA1(DATABASE())), ?)"),
+        }
+    };
+}
+
+impl MigrationSet {
+    /// The schema of the configuration.
+    pub const CONFIGURATION: &'static MigrationSet = &migration_set!(
+        &[
+            migration!(1, "configuration", "", "0001_configuration.sql"),
+            migration!(2, "tenants", "", "0002_tenants.sql"),
+        ],
+        "tollgate_migrations",
+        postgres lock "746f6c6c67617465", // `tollgate` in ASCII
+        mysql lock "tollgate migrate "
+    );
+
+    /// The schema of the records of decisions.
+    pub const RECORDS: &'static MigrationSet = &migration_set!(
+        &[migration!(1, "records", "records/", "0001_records.sql")],
+        "tollgate_records_migrations",
+        postgres lock "746f6c6c72656373", // `tollrecs` in ASCII
+        mysql lock "tollgate records "
+    );
+
+    /// All migrations, in order.
+    pub const fn all(&self) -> &'static [Migration] {
+        self.migrations
+    }
+
+    /// The statement that creates the journal.
+    pub const fn create_journal(&self) -> &'static str {
+        self.create_journal
+    }
+
+    /// The statement that records a migration as applied, with the time of the database.
+    pub fn journal_entry(&self, migration: &Migration, engine: Engine) -> String {
         let now = match engine {
             Engine::Sqlite => "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
             Engine::Postgres => "CAST(EXTRACT(EPOCH FROM now()) * 1000000 AS BIGINT)",
             Engine::MySql => "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
         };
-        let Migration { number, name, .. } = self;
-        format!(
-            "INSERT INTO tollgate_migrations (number, name, applied_at_micros) VALUES ({number}, '{name}', {now});"
-        )
+        let (journal, Migration { number, name, .. }) = (self.journal, migration);
+        format!("INSERT INTO {journal} (number, name, applied_at_micros) VALUES ({number}, '{name}', {now});")
     }
 
-    /// The statement that creates the table of applied migrations.
-    pub fn journal_table() -> &'static str {
-        CREATE_JOURNAL
-    }
-}
-
-macro_rules! migration {
-    ($number:literal, $name:literal, $file:literal) => {
-        Migration {
-            number: $number,
-            name: $name,
-            sqlite: include_str!(concat!("../../migrations/sqlite/", $file)),
-            postgres: include_str!(concat!("../../migrations/postgres/", $file)),
-            mysql: include_str!(concat!("../../migrations/mysql/", $file)),
+    const fn find_journal(&self, engine: Engine) -> &'static str {
+        match engine {
+            Engine::Sqlite => self.find_journal_sqlite,
+            Engine::Postgres => self.find_journal_postgres,
+            Engine::MySql => self.find_journal_mysql,
         }
-    };
+    }
 }
 
-const MIGRATIONS: [Migration; 2] =
-    [migration!(1, "configuration", "0001_configuration.sql"), migration!(2, "tenants", "0002_tenants.sql")];
-
-const CREATE_JOURNAL: &str = "CREATE TABLE IF NOT EXISTS tollgate_migrations (\
-                              number BIGINT NOT NULL PRIMARY KEY, name VARCHAR(64) NOT NULL, applied_at_micros BIGINT NOT NULL)";
-const FIND_JOURNAL_SQLITE: &str =
-    "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'tollgate_migrations'";
-const FIND_JOURNAL_POSTGRES: &str = "SELECT COUNT(*) FROM information_schema.tables \
-                                     WHERE table_schema = current_schema() AND table_name = 'tollgate_migrations'";
-const FIND_JOURNAL_MYSQL: &str = "SELECT COUNT(*) FROM information_schema.tables \
-                                  WHERE table_schema = DATABASE() AND table_name = 'tollgate_migrations'";
-
-/// The ASCII codes of `tollgate`. Advisory locks are per database.
-const LOCK_POSTGRES: &str = "SELECT pg_advisory_xact_lock(x'746f6c6c67617465'::bigint)";
-/// `GET_LOCK` names are per server and at most 64 characters, hence the hash of the database name.
-const LOCK_MYSQL: &str = "SELECT GET_LOCK(CONCAT('tollgate migrate ', SHA1(DATABASE())), ?)";
-
-pub(super) async fn migrate(pool: &Pool, settings: &SqlSettings) -> Result<Vec<Migration>, DatabaseError> {
+pub(super) async fn migrate(
+    set: &MigrationSet,
+    pool: &Pool,
+    settings: &SqlSettings,
+) -> Result<Vec<Migration>, DatabaseError> {
     // A database user without DDL rights can still start on an up-to-date schema. An error here may come from a concurrent
     // migration; it is reported below if it persists under the lock.
-    if pending(pool, settings).await.is_ok_and(|pending| pending.is_empty()) {
+    if pending(set, pool, settings).await.is_ok_and(|pending| pending.is_empty()) {
         return Ok(Vec::new());
     }
     let begun = pool.begin_write().await;
@@ -102,54 +171,64 @@ pub(super) async fn migrate(pool: &Pool, settings: &SqlSettings) -> Result<Vec<M
     transaction.disable_deadline();
     match settings.engine() {
         Engine::Sqlite => {} // `BEGIN IMMEDIATE` took the lock
-        Engine::Postgres => lock_postgres(&mut transaction, settings).await?,
-        Engine::MySql => lock_mysql(&mut transaction, settings).await?,
+        Engine::Postgres => lock_postgres(set, &mut transaction, settings).await?,
+        Engine::MySql => lock_mysql(set, &mut transaction, settings).await?,
     }
-    apply_pending(transaction).await
+    apply_pending(set, transaction).await
 }
 
-pub(super) async fn pending(pool: &Pool, settings: &SqlSettings) -> Result<Vec<Migration>, DatabaseError> {
+pub(super) async fn pending(
+    set: &MigrationSet,
+    pool: &Pool,
+    settings: &SqlSettings,
+) -> Result<Vec<Migration>, DatabaseError> {
     let mut transaction = pool.begin_snapshot().await?;
-    let find_journal = match settings.engine() {
-        Engine::Sqlite => FIND_JOURNAL_SQLITE,
-        Engine::Postgres => FIND_JOURNAL_POSTGRES,
-        Engine::MySql => FIND_JOURNAL_MYSQL,
-    };
-    let found = transaction.row(&Query::new(find_journal)).await?.map_or(Ok(0), |row| row.int(0))?;
-    let pending = if found == 0 { MIGRATIONS.to_vec() } else { missing(&mut transaction).await? };
+    let find_journal = Query::new(set.find_journal(settings.engine()));
+    let found = transaction.row(&find_journal).await?.map_or(Ok(0), |row| row.int(0))?;
+    let pending = if found == 0 { set.migrations.to_vec() } else { missing(set, &mut transaction).await? };
     transaction.rollback().await?;
     Ok(pending)
 }
 
-async fn apply_pending(mut transaction: Transaction) -> Result<Vec<Migration>, DatabaseError> {
-    transaction.execute(&Query::new(CREATE_JOURNAL)).await?;
-    let pending = missing(&mut transaction).await?;
+async fn apply_pending(
+    set: &MigrationSet,
+    mut transaction: Transaction,
+) -> Result<Vec<Migration>, DatabaseError> {
+    transaction.execute(&Query::new(set.create_journal)).await?;
+    let pending = missing(set, &mut transaction).await?;
     for migration in &pending {
         let Migration { number, name, .. } = *migration;
         let applied = transaction.execute_script(migration.sql(transaction.engine())).await;
         applied.map_err(|cause| DatabaseError::Migration { number, name, cause })?;
         let values = [to_i64(number, "number")?.into(), name.into(), now_micros().into()];
-        let insert = "INSERT INTO tollgate_migrations (number, name, applied_at_micros) VALUES (?, ?, ?)";
-        transaction.execute(&Query::with(insert, values)).await?;
+        transaction.execute(&Query::with(set.insert_applied, values)).await?;
     }
     transaction.commit().await?;
     Ok(pending)
 }
 
-async fn lock_postgres(transaction: &mut Transaction, settings: &SqlSettings) -> Result<(), DatabaseError> {
+async fn lock_postgres(
+    set: &MigrationSet,
+    transaction: &mut Transaction,
+    settings: &SqlSettings,
+) -> Result<(), DatabaseError> {
     let wait = settings.migration_timeout.as_millis().max(1);
     let limits = format!("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = {wait}");
     transaction.execute_script(limits).await?;
-    transaction.execute_script(LOCK_POSTGRES).await.map_err(|error| lock_error(settings, error.into()))
+    transaction.execute_script(set.lock_postgres).await.map_err(|error| lock_error(settings, error.into()))
 }
 
-async fn lock_mysql(transaction: &mut Transaction, settings: &SqlSettings) -> Result<(), DatabaseError> {
+async fn lock_mysql(
+    set: &MigrationSet,
+    transaction: &mut Transaction,
+    settings: &SqlSettings,
+) -> Result<(), DatabaseError> {
     // MariaDB has the first variable, MySQL the second. Either could interrupt the wait for the lock.
     let _ = transaction.execute_script("SET SESSION max_statement_time = 0").await;
     let _ = transaction.execute_script("SET SESSION max_execution_time = 0").await;
     let waited = settings.migration_timeout;
     let seconds = to_i64(waited.as_secs().max(1), "migration_timeout")?;
-    let row = transaction.row(&Query::with(LOCK_MYSQL, [seconds.into()])).await?;
+    let row = transaction.row(&Query::with(set.lock_mysql, [seconds.into()])).await?;
     let locked = row.map_or(Ok(None), |row| row.maybe_int(0))?;
     if locked == Some(1) { Ok(()) } else { Err(DatabaseError::MigrationLocked { waited }) }
 }
@@ -168,20 +247,18 @@ fn lock_error(settings: &SqlSettings, error: DatabaseError) -> DatabaseError {
 }
 
 /// The migrations that are not in the journal.
-async fn missing(transaction: &mut Transaction) -> Result<Vec<Migration>, DatabaseError> {
-    let rows = transaction.rows(&Query::new("SELECT number FROM tollgate_migrations")).await?;
-    let applied: Vec<u64> = rows
-        .iter()
-        .map(|row| from_i64(row.int(0)?, "tollgate_migrations"))
-        .collect::<Result<_, DatabaseError>>()?;
-    let known = MIGRATIONS.last().map_or(0, |last| last.number);
+async fn missing(set: &MigrationSet, transaction: &mut Transaction) -> Result<Vec<Migration>, DatabaseError> {
+    let rows = transaction.rows(&Query::new(set.select_applied)).await?;
+    let applied: Vec<u64> =
+        rows.iter().map(|row| from_i64(row.int(0)?, set.journal)).collect::<Result<_, DatabaseError>>()?;
+    let known = set.migrations.last().map_or(0, |last| last.number);
     match applied.iter().max() {
         Some(&found) if found > known => Err(DatabaseError::SchemaTooNew { found, known }),
-        _ => Ok(MIGRATIONS.into_iter().filter(|migration| !applied.contains(&migration.number)).collect()),
+        _ => Ok(set.migrations.iter().filter(|each| !applied.contains(&each.number)).copied().collect()),
     }
 }
 
-fn now_micros() -> i64 {
+pub(super) fn now_micros() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
@@ -192,7 +269,9 @@ mod tests {
 
     #[test]
     fn migrations_are_numbered_from_one() {
-        let numbers: Vec<u64> = MIGRATIONS.iter().map(|migration| migration.number).collect();
-        assert_eq!(numbers, (1..=MIGRATIONS.len() as u64).collect::<Vec<_>>());
+        for set in [MigrationSet::CONFIGURATION, MigrationSet::RECORDS] {
+            let numbers: Vec<u64> = set.all().iter().map(|migration| migration.number).collect();
+            assert_eq!(numbers, (1..=set.all().len() as u64).collect::<Vec<_>>());
+        }
     }
 }

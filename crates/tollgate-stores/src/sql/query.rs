@@ -144,7 +144,7 @@ fn mysql_upsert(text: &str) -> Option<String> {
     let mut pieces = update.split("excluded.");
     let mut upsert = format!("{insert} ON DUPLICATE KEY UPDATE {}", pieces.next().unwrap_or_default());
     for piece in pieces {
-        let is_name = |letter: char| letter.is_ascii_lowercase() || letter == '_';
+        let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
         let (column, rest) = piece.split_at(piece.find(|letter| !is_name(letter)).unwrap_or(piece.len()));
         let _ = write!(upsert, "VALUES({column}){rest}");
     }

@@ -1,7 +1,21 @@
 //! Records of decisions in SQL: the decision log, window records and rollups.
+//!
+//! Nodes send rows in numbered ranges ([`RowRange`]). The transaction that stores a range also moves the position of its source,
+//! so a range whose commit has an unknown outcome is sent again and stored once.
+//!
+//! Two nodes may write the same windows at once. All write them in the order of their keys, which avoids deadlocks.
 
+mod database;
+mod decisions;
+mod key_hash;
 mod latency;
+mod rollups;
 mod rows;
+mod source;
+mod text;
+mod time;
+mod windows;
 
+pub use self::database::{RecordsDatabase, Stored};
 pub use self::latency::{InvalidHistogram, LatencyHistogram};
 pub use self::rows::{DecisionKind, DecisionRow, RollupRow, RowRange, SourceId, WindowRow};

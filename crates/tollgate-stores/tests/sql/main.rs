@@ -1,4 +1,4 @@
-//! Tests of the configuration database: one suite that runs on SQLite, PostgreSQL and MariaDB, and tests of single engines.
+//! Tests of the configuration database and of the database of records: one suite that runs on SQLite, PostgreSQL and MariaDB, and tests of single engines.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
@@ -8,6 +8,9 @@ mod harness;
 mod items;
 mod migrations;
 mod names;
+mod records;
+mod records_aggregates;
+mod records_harness;
 mod schema;
 mod sync;
 mod tenants;
@@ -84,4 +87,17 @@ on_every_engine![
     names::sql_injection_in_filters_and_cursors_is_inert,
     schema::schema_rejects_invalid_rows,
     schema::password_never_appears_in_messages,
+    records::records_share_a_database_with_the_configuration,
+    records::range_is_stored_once,
+    records::decisions_are_stored_as_sent,
+    records::long_texts_are_truncated_and_flagged,
+    records::rejected_row_stores_nothing,
+    records::ranges_that_do_not_follow_are_rejected,
+    records::skipped_rows_move_the_position,
+    records::source_is_registered_once,
+    records_aggregates::window_deltas_add_up,
+    records_aggregates::rollup_deltas_add_up_and_merge_latencies,
+    records_aggregates::two_nodes_add_to_the_same_windows,
+    records_aggregates::same_server_id_twice_loses_no_latency,
+    records_aggregates::long_routes_are_different_windows,
 ];

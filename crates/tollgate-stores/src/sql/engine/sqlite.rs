@@ -10,19 +10,26 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 use tokio::time::sleep;
 
+use super::Durability;
 use crate::sql::error::DatabaseError;
 use crate::sql::settings::SqlSettings;
 
 /// Pause between attempts while another process holds the lock.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-pub(super) async fn connect(settings: &SqlSettings, path: &Path) -> Result<SqlitePool, DatabaseError> {
+pub(super) async fn connect(
+    settings: &SqlSettings,
+    path: &Path,
+    durability: Durability,
+) -> Result<SqlitePool, DatabaseError> {
     create_file(path).map_err(|cause| DatabaseError::File { database: settings.describe(), cause })?;
     let options = SqliteConnectOptions::new()
         .filename(path)
         .journal_mode(SqliteJournalMode::Wal)
-        // A committed change survives a power failure.
-        .synchronous(SqliteSynchronous::Full)
+        .synchronous(match durability {
+            Durability::Commit => SqliteSynchronous::Full,
+            Durability::Checkpoint => SqliteSynchronous::Normal,
+        })
         .busy_timeout(settings.statement_timeout)
         .foreign_keys(true)
         .disable_statement_logging();
