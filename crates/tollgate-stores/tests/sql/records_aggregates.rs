@@ -77,7 +77,8 @@ pub(crate) async fn two_nodes_add_to_the_same_windows(empty: TestDatabase) {
     let reversed: Vec<WindowRow> = rows.iter().rev().cloned().collect();
     let a = tokio::spawn(node(database.clone(), NODE_A, rows, "node-a"));
     let b = tokio::spawn(node(database.clone(), NODE_B, reversed, "node-b"));
-    (a.await.unwrap(), b.await.unwrap());
+    a.await.unwrap();
+    b.await.unwrap();
     let mut client = empty.client().await;
     let sums = ["allowed", "refused", "request_count"];
     let expected = [2, 1, 3].map(|each| i64::try_from(each * 2 * ROUNDS * WINDOWS).unwrap());
