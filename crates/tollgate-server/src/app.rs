@@ -112,7 +112,7 @@ impl App {
         let Secrets { admin_key, key_secret } = secrets;
         let live = Reloadable::new(settings, settings.listen, admin_key, None);
         let rules = settings.rule_set();
-        let records = Records::new(&rules, counters.redis().is_some(), settings.log.refusals);
+        let records = Records::new(&rules, settings, counters.redis().is_some());
         Arc::new(App {
             config_sync: Arc::new(ConfigSync::new(settings, key_secret)),
             auth_throttle: AuthThrottle::default(),
@@ -220,6 +220,7 @@ impl App {
         &'a self,
         caller: &'a Caller,
         settings: &Reloadable,
+        request_id: Option<&'a str>,
     ) -> Result<Checker<'a>, CheckError> {
         let (snapshot, is_unread) = (self.limiter.snapshot(), self.config_sync.is_unread());
         let RuleSettings { enabled, on_store_failure, .. } = *snapshot.rules().settings();
@@ -231,6 +232,8 @@ impl App {
             snapshot,
             is_unread,
             metrics: self.metrics(),
+            recorder: self.limiter.records().recorder.as_deref(),
+            request_id,
             key_secret: self.config_sync.has_keys().then(|| self.config_sync.secret()),
             caller,
             overrides: settings.overrides,
@@ -289,7 +292,7 @@ impl App {
 
     /// Replaces the rules in force.
     pub(crate) fn replace_rules(&self, rules: RuleSet) {
-        self.metrics().apply_rules(&rules);
+        self.limiter.records().apply_rules(&rules);
         self.limiter.replace_rules(rules);
     }
 

@@ -33,6 +33,7 @@ use crate::auth::api_keys::{self, KeySecret};
 use crate::auth::scope::Scope;
 use crate::records::Records;
 use crate::records::metrics::Metrics;
+use crate::records::recorder::{RecordedCheck, Recorder};
 
 /// Who may send a limit with a check, and how high it may be.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +62,10 @@ pub(crate) struct Checker<'a> {
     /// Whether the configured database was never read: blocks, keys and rules may be missing.
     pub(crate) is_unread: bool,
     pub(crate) metrics: &'a Metrics,
+    /// Absent if nothing is recorded.
+    pub(crate) recorder: Option<&'a Recorder>,
+    /// The id of the API request, for records.
+    pub(crate) request_id: Option<&'a str>,
     /// Verifies the API keys of clients; absent until accounts have been loaded, and every key is opaque until then.
     pub(crate) key_secret: Option<&'a KeySecret>,
     pub(crate) caller: &'a Caller,
@@ -91,7 +96,14 @@ impl Checker<'_> {
         started: Instant,
     ) -> Result<Decision, CheckError> {
         let decision = self.snapshot.check(request, self.now).await;
-        self.metrics.observe_decision(started.elapsed());
+        let latency = started.elapsed();
+        self.metrics.observe_decision(latency);
+        if let Some(recorder) = self.recorder {
+            let mut scratch = Scratch::default();
+            let request = &decision.rules().normalize(request, &mut scratch);
+            let request_id = self.request_id;
+            recorder.offer(&RecordedCheck { request, decision: &decision, latency, request_id });
+        }
         self.require_available(decision)
     }
 

@@ -12,13 +12,16 @@ use crate::api::check::CheckBody;
 use crate::auth::Caller;
 use crate::check::warnings::Warnings;
 use crate::check::{Checker, OverridePolicy};
+use crate::config::settings::Settings;
 use crate::records::Records;
 
 static LIMITER: LazyLock<ServiceLimiter> = LazyLock::new(|| {
     let rules = RuleSet::new(Vec::new(), None).unwrap_or_else(|error| unreachable!("{error:?}"));
     let rules = rules.with_normalization(normalization());
     let counters = Counters::Memory(MemoryCounters::default());
-    let records = Records::new(&rules, false, false);
+    let settings = Settings::from_toml("[records]\nenabled = false\n[log]\nrefusals = \"off\"");
+    let settings = settings.unwrap_or_else(|error| unreachable!("{error:?}"));
+    let records = Records::new(&rules, &settings, false);
     Limiter::with_records(rules, counters, records, Seed([1; 16]))
 });
 
@@ -36,6 +39,8 @@ pub fn check_body(body: &[u8]) -> bool {
         rejects_unknown_tiers: false,
         now: Timestamp::from_secs(0),
         started: Instant::now(),
+        recorder: None,
+        request_id: None,
     };
     let check = check.request();
     let Ok(resolved) = checker.resolve(&check, &mut warnings) else { return false };

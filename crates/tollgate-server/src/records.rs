@@ -1,36 +1,70 @@
-//! What is kept of decisions: metrics, usage totals, a sample of recent traffic for dry runs, and log lines of refusals.
+//! What is kept of decisions: metrics, usage totals, a sample of recent traffic for dry runs, log lines of refusals, and the records
+//! of the decision log, of windows and of rollups.
 
+#[allow(dead_code, reason = "until the flusher is started")]
+pub(crate) mod codec;
+#[allow(dead_code, reason = "until the flusher is started")]
+mod delta_table;
+#[allow(dead_code, reason = "until the flusher is started")]
+mod flusher;
+mod identifier;
 pub(crate) mod metrics;
+#[allow(dead_code, reason = "until the flusher is started")]
+pub(crate) mod recorder;
 pub(crate) mod refusal_log;
+mod routes;
+#[allow(dead_code, reason = "until the flusher is started")]
+mod row_buffer;
+mod sampling;
 #[allow(dead_code, unused_imports, reason = "the recorder is not wired yet")]
 pub(crate) mod spool;
 pub(crate) mod traffic_sample;
 pub(crate) mod usage;
 
+use std::sync::Arc;
+
 use tollgate::RuleSet;
 use tollgate::record::{Record, RecordSink};
 
 use self::metrics::Metrics;
+use self::recorder::{NodeNames, Recorder};
 use self::refusal_log::RefusalLog;
 use self::traffic_sample::TrafficSample;
 use self::usage::Usage;
+use crate::config::settings::Settings;
 
 /// Everything that records decisions.
 pub(crate) struct Records {
     pub(crate) metrics: Metrics,
     pub(crate) usage: Usage,
     pub(crate) traffic_sample: TrafficSample,
+    /// Absent with `records.enabled = false`. Called by the check itself, which knows the latency and the request id.
+    pub(crate) recorder: Option<Arc<Recorder>>,
     refusal_log: RefusalLog,
 }
 
 impl Records {
     /// `shares_counters` is whether nodes share the counters.
-    pub(crate) fn new(rules: &RuleSet, shares_counters: bool, logs_refusals: bool) -> Self {
+    pub(crate) fn new(rules: &RuleSet, settings: &Settings, shares_counters: bool) -> Self {
+        let records = &settings.records;
+        let recorder = || {
+            let node = NodeNames { region: settings.server.region.clone(), id: settings.server.id.clone() };
+            Arc::new(Recorder::new(rules, node, records.sample_allowed, shares_counters))
+        };
         Records {
+            recorder: records.enabled.then(recorder),
             metrics: Metrics::new(rules, shares_counters),
             usage: Usage::default(),
             traffic_sample: TrafficSample::default(),
-            refusal_log: RefusalLog::new(logs_refusals),
+            refusal_log: RefusalLog::new(settings.log.refusals),
+        }
+    }
+
+    /// Follows a change of the rules.
+    pub(crate) fn apply_rules(&self, rules: &RuleSet) {
+        self.metrics.apply_rules(rules);
+        if let Some(recorder) = &self.recorder {
+            recorder.apply_rules(rules);
         }
     }
 }

@@ -29,6 +29,8 @@ pub struct Decision {
     pub now: Timestamp,
     /// Whether the shared counters were unreachable.
     pub degraded: bool,
+    /// Whether a server shared with other nodes was asked. `false` for counters in memory, leased units and cached refusals.
+    pub asked_server: bool,
     /// Whether the shared counters reject our calls: nothing is admitted until an operator fixes the configuration.
     pub misconfigured: bool,
 }
@@ -119,6 +121,7 @@ pub(crate) struct Draft {
     decided_by: Decider,
     cooldown: Option<Span>,
     degraded: bool,
+    asked_server: bool,
     misconfigured: bool,
 }
 
@@ -139,7 +142,8 @@ impl Draft {
         let admitted = verdicts.admitted(&plan.charges);
         let reports = reports(plan, verdicts);
         if let Some(left) = verdicts.cooldown.filter(|_| verdicts.in_cooldown) {
-            return Draft::cooling_down(plan, reports, left);
+            let asked_server = verdicts.shared;
+            return Draft { asked_server, ..Draft::cooling_down(plan, reports, left) };
         }
         let (mut answer, binding) = if admitted { admit(&reports) } else { refuse(&reports) };
         if let (Answer::Refuse { retry_after: Some(wait), .. }, Some(cooldown)) =
@@ -152,7 +156,8 @@ impl Draft {
             EvaluationEnd::Allowed(rule) if binding.is_none() => Decider::Rule(rule),
             _ => Decider::Limits,
         };
-        Draft { answer, reports, binding, decided_by, cooldown: None, degraded: false, misconfigured: false }
+        let asked_server = verdicts.shared;
+        Draft { reports, binding, asked_server, ..Draft::new(answer, decided_by) }
     }
 
     /// The decision about a client in cooldown: refused until the cooldown has ended and every limit admits.
@@ -206,6 +211,7 @@ impl Draft {
             decided_by,
             cooldown: None,
             degraded: false,
+            asked_server: false,
             misconfigured: false,
         }
     }
@@ -239,9 +245,20 @@ impl Draft {
     }
 
     pub(crate) fn complete(self, rules: Snapshot, now: Timestamp) -> Decision {
-        let Draft { answer, reports, binding, decided_by, cooldown, degraded, misconfigured } = self;
-        let mut decision =
-            Decision { rules, answer, reports, binding, decided_by, cooldown, now, degraded, misconfigured };
+        let Draft { answer, reports, binding, decided_by, cooldown, degraded, asked_server, misconfigured } =
+            self;
+        let mut decision = Decision {
+            rules,
+            answer,
+            reports,
+            binding,
+            decided_by,
+            cooldown,
+            now,
+            degraded,
+            asked_server,
+            misconfigured,
+        };
         decision.raise_to_floor();
         decision
     }

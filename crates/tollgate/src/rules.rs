@@ -10,6 +10,7 @@ pub mod pattern_index;
 mod plan;
 mod resolve;
 mod rule;
+mod sample_rate;
 mod set;
 mod stricter;
 
@@ -18,6 +19,7 @@ pub(crate) use self::plan::{ChargePlan, EvaluationEnd, namespace};
 pub use self::rule::{
     Action, DEFAULT_RULE, Matcher, Mismatch, OnStoreFailure, Response, Rule, RuleCost, RuleLimit,
 };
+pub use self::sample_rate::SampleRate;
 pub(crate) use self::set::CurrentRules;
 pub use self::set::{ANONYMOUS_TIER, IPV6_PREFIX_DEFAULT, RuleSet, RuleSetError, RuleSettings, Snapshot};
 pub use self::stricter::LimitOwner;

@@ -32,6 +32,9 @@ pub(crate) struct RuleInput {
     leases: Option<bool>,
     /// Behaviour while the counters are unreachable: `local`, `open` or `closed`.
     on_store_failure: Option<String>,
+    /// The share of requests admitted by this rule that the decision log records: 0 to 1, or `all`; default
+    /// `records.sample_allowed`.
+    sample_allowed: Option<SampleInput>,
     /// Response to refused requests.
     response: Option<RefusalInput>,
     /// Whether the rule is in force; default true.
@@ -211,6 +214,15 @@ pub(crate) enum Length {
 pub(crate) enum CostInput {
     Factor(u32),
     Descriptor(String),
+}
+
+/// A share from 0 to 1, or `all`.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "describes what the parser accepts")]
+pub(crate) enum SampleInput {
+    Share(f64),
+    All(String),
 }
 
 /// First day of a week (name) or month (number).

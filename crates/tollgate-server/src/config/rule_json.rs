@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 use tollgate::calendar::CalendarUnit;
-use tollgate::rules::{Action, Matcher, OnStoreFailure, Response, RuleCost};
+use tollgate::rules::{Action, Matcher, OnStoreFailure, Response, RuleCost, SampleRate};
 use tollgate::{Algorithm, Limit, Rule, Span, Window};
 
 const PRIORITY_DEFAULT: u32 = 100;
@@ -22,6 +22,7 @@ pub(crate) fn definition(rule: &Rule) -> Map<String, Json> {
     put(&mut all, "across_tenants", Some(true).filter(|_| rule.across_tenants));
     put(&mut all, "leases", Some(false).filter(|_| !rule.leases));
     put(&mut all, "on_store_failure", rule.on_store_failure.map(OnStoreFailure::as_str));
+    put(&mut all, "sample_allowed", rule.sample_allowed.map(SampleRate::share));
     put(&mut all, "response", Some(response(&rule.response)).filter(|response| !response.is_empty()));
     put(&mut all, "enabled", Some(false).filter(|_| !rule.enabled));
     all

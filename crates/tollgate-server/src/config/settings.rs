@@ -10,6 +10,7 @@ mod error;
 mod file;
 mod hosts;
 mod read;
+mod records;
 mod redis;
 mod schema;
 mod short_names;
@@ -34,6 +35,7 @@ pub use self::error::SettingsError;
 pub(crate) use self::file::FileStamp;
 use self::file::read_file;
 pub use self::file::read_text;
+pub use self::records::RecordSettings;
 pub use self::redis::TlsFiles;
 pub use self::schema::schema;
 use crate::auth::scope::Scopes;
@@ -53,6 +55,8 @@ pub struct Settings {
     pub counters: CounterSettings,
     /// The configuration database.
     pub database: DatabaseSettings,
+    /// Records of decisions.
+    pub records: RecordSettings,
     /// Authentication of callers.
     pub auth: AuthSettings,
     /// Limits of callers, if any.
@@ -92,6 +96,10 @@ pub struct ServerSettings {
     pub drain_timeout: Duration,
     /// The families of rate limit headers in responses.
     pub headers: Vec<HeaderProfile>,
+    /// The region, in records and metrics.
+    pub region: Box<str>,
+    /// The name of this node, in records and metrics; by default its host name.
+    pub id: Box<str>,
     /// Names of this server beside loopback names, in lower case; IPv6 addresses in brackets.
     pub hosts: Vec<Box<str>>,
 }
@@ -108,8 +116,15 @@ impl Default for ServerSettings {
             drain_timeout: Duration::from_secs(30),
             headers: vec![HeaderProfile::XRateLimit],
             hosts: Vec::new(),
+            region: "".into(),
+            id: host_name(),
         }
     }
+}
+
+/// The host name, which names a node unless `server.id` does.
+fn host_name() -> Box<str> {
+    rustix::system::uname().nodename().to_string_lossy().into()
 }
 
 /// `[counters]`: the counter store.
@@ -355,9 +370,13 @@ impl Settings {
         let pairs = [
             ("server.listen", self.listen != new.listen),
             ("server.data_dir", self.data_dir != new.data_dir),
-            ("server (connections and timeouts)", connections(&self.server) != connections(&new.server)),
+            (
+                "server (connections, timeouts, region and id)",
+                connections(&self.server) != connections(&new.server),
+            ),
             ("counters", self.counters != new.counters),
             ("database", self.database != new.database),
+            ("records", self.records != new.records),
             ("auth.key_secret", self.auth.key_secret != new.auth.key_secret),
             ("log", self.log != new.log),
         ];

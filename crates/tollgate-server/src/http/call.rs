@@ -76,7 +76,7 @@ impl Call {
     /// # Errors
     /// While the configured database was never read.
     pub(crate) fn checker(&self) -> Result<Checker<'_>, CheckError> {
-        self.app.checker(&self.caller, &self.settings)
+        self.app.checker(&self.caller, &self.settings, Some(self.request_id.as_str()))
     }
 
     /// Reads a JSON body of at most `bytes_max` bytes within `server.body_timeout`.

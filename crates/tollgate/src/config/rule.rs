@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::document::{TableReader, Value};
 use super::flat_names::{self, has_flat_names};
 use super::limits::read_limits;
-use super::values::{boolean, integer, list, span, text, word};
+use super::values::{boolean, integer, list, sample_rate, span, text, word};
 use crate::identity::{Dimension, ID_BYTES_MAX, canonical_net};
 use crate::method::Method;
 use crate::rules::pattern::Pattern;
@@ -40,6 +40,7 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let on_store_failure = read_on_store_failure(fields, ["on_store_failure", "failure_mode"]);
     let across_tenants = read_across_tenants(fields, action, per.as_deref());
     let leases = fields.read("leases", boolean).unwrap_or(true);
+    let sample_allowed = fields.read("sample_allowed", sample_rate);
     let mut response = fields.table("response", read_response).unwrap_or_default();
     flat_names::read_response(fields, &mut response);
     let layer = fields.read("layer", name);
@@ -68,6 +69,7 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         cost: cost.unwrap_or_default(),
         leases,
         on_store_failure,
+        sample_allowed,
         response,
         enabled,
     })

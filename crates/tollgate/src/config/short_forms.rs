@@ -138,6 +138,7 @@ fn client_rule(name: String, priority: u32, when: Matcher, limits: Vec<Limit>) -
         cost: RuleCost::default(),
         across_tenants: false,
         leases: true,
+        sample_allowed: None,
         on_store_failure: None,
         response: Response::default(),
         enabled: true,

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::document::Value;
+use crate::rules::SampleRate;
 use crate::time::Span;
 
 /// A boolean.
@@ -110,6 +111,21 @@ pub fn parse_span(text: &str) -> Result<Span, String> {
         total = part.ok_or_else(|| format!("{text:?} is too long"))?;
     }
     Ok(Span::from_micros(total))
+}
+
+/// A share from 0 to 1, or `all`.
+///
+/// # Errors
+/// When it is another number or text.
+pub fn sample_rate(value: &Value) -> Result<SampleRate, String> {
+    #[expect(clippy::cast_precision_loss, reason = "only 0 and 1 are valid")]
+    let share = match value {
+        Value::Text(text) if text == "all" => Some(1.0),
+        Value::Integer(number) => Some(*number as f64),
+        Value::Float(number) => Some(*number),
+        _ => None,
+    };
+    share.and_then(SampleRate::new).ok_or_else(|| "must be a number from 0 to 1 or \"all\"".to_owned())
 }
 
 #[cfg(test)]

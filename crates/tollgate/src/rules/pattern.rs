@@ -153,7 +153,8 @@ impl Pattern {
         Specificity { literals, singles: self.segments.len() - literals, closed: !self.open }
     }
 
-    pub(super) fn is_everything(&self) -> bool {
+    /// Whether the pattern is `/*`, which matches every endpoint.
+    pub fn is_everything(&self) -> bool {
         self.open && self.segments.is_empty()
     }
 }

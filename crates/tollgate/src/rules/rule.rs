@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::pattern::{Pattern, Specificity};
+use super::sample_rate::SampleRate;
 use crate::counters::CounterId;
 use crate::identity::{Dimension, Id, NormalForm, Normalization, Request};
 use crate::limit::Limit;
@@ -40,6 +41,8 @@ pub struct Rule {
     pub leases: bool,
     /// What happens while the counter store is unreachable; by default as [`RuleSettings`](super::RuleSettings) say.
     pub on_store_failure: Option<OnStoreFailure>,
+    /// The share of requests admitted by this rule that is recorded; by default as the settings of the service say.
+    pub sample_allowed: Option<SampleRate>,
     /// The response to refused requests.
     pub response: Response,
     /// Disabled rules are listed but never match.

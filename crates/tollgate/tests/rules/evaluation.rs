@@ -72,6 +72,7 @@ fn rule() -> impl Strategy<Value = Rule> {
                 action,
                 limits: if action.limits() { vec![RuleLimit::new("", limit)] } else { vec![] },
                 cost: RuleCost::default(),
+                sample_allowed: None,
                 leases: true,
                 across_tenants: false,
                 on_store_failure: None,

@@ -80,7 +80,7 @@ pub(super) fn read(fields: &mut TableReader<'_, '_>) -> DatabaseSettings {
 }
 
 /// The message does not quote the URL, which may contain a password.
-fn url(value: &Value) -> Result<Secret, String> {
+pub(super) fn url(value: &Value) -> Result<Secret, String> {
     let text = text(value)?;
     SqlSettings::from_url(&text).map_err(|error| error.to_string())?;
     Ok(Secret(text))

@@ -20,7 +20,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::{
     AuthSettings, Caller, CounterSettings, KeySecretSettings, LogFormat, LogSettings, RedisCounterSettings,
-    ServerSettings, Settings, Source, callers, database, hosts, listen_default, redis,
+    ServerSettings, Settings, Source, callers, database, hosts, listen_default, records, redis,
 };
 use crate::auth::api_keys;
 use crate::auth::scope::{Scope, Scopes};
@@ -29,6 +29,8 @@ const CONNECTIONS_MAX: usize = 1_000_000;
 const KEYS_MAX: usize = 1_000_000_000;
 const LOG_BYTES_MAX: usize = 1 << 40;
 const NAME_BYTES_MAX: usize = 64;
+const REGION_BYTES_MAX: usize = 50;
+const ID_BYTES_MAX: usize = 100;
 /// Shorter secrets could be guessed.
 const KEY_SECRET_BYTES_MIN: u64 = 32;
 const KEY_SECRET_BYTES_MAX: u64 = 1_024;
@@ -41,6 +43,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     let largest_log = rules.as_ref().and_then(largest_log);
     let counters = fields.table("counters", |fields| read_counters(fields, largest_log)).unwrap_or_default();
     let database = fields.table("database", database::read).unwrap_or_default();
+    let records = fields.table("records", records::read).unwrap_or_default();
     let auth = fields.table("auth", read_auth).unwrap_or_default();
     let callers = fields.table("callers", callers::read);
     let log = fields.table("log", read_log).unwrap_or_default();
@@ -56,6 +59,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         server: server.settings,
         counters,
         database,
+        records,
         auth,
         callers,
         log,
@@ -72,7 +76,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
 pub(super) fn rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     let rules = read_rules(fields);
     let identity = fields.table("identity", read_identity).unwrap_or_default();
-    for section in ["server", "counters", "database", "auth", "callers", "log", "api"] {
+    for section in ["server", "counters", "database", "records", "auth", "callers", "log", "api"] {
         fields.skip(section);
     }
     Some(identity.apply_to(rules?).with_normalization(identity.normalization))
@@ -117,6 +121,8 @@ fn read_server(fields: &mut TableReader<'_, '_>) -> Server {
                 .unwrap_or(default.drain_timeout),
             headers: read_headers(fields).unwrap_or(default.headers),
             hosts: hosts::read(fields),
+            region: fields.read("region", node_name(REGION_BYTES_MAX)).unwrap_or(default.region),
+            id: fields.read("id", node_name(ID_BYTES_MAX)).unwrap_or(default.id),
         },
     }
 }
@@ -124,6 +130,17 @@ fn read_server(fields: &mut TableReader<'_, '_>) -> Server {
 fn address(value: &Value) -> Result<SocketAddr, String> {
     let text = text(value)?;
     text.parse().map_err(|_| format!("{text:?} is not an IP address and port such as \"127.0.0.1:8080\""))
+}
+
+/// A name in records, which must fit its column.
+fn node_name(bytes_max: usize) -> impl Fn(&Value) -> Result<Box<str>, String> {
+    move |value| {
+        let name = text(value)?;
+        if name.is_empty() || name.len() > bytes_max || name.chars().any(char::is_control) {
+            return Err(format!("must be 1 to {bytes_max} printable bytes"));
+        }
+        Ok(name.into())
+    }
 }
 
 fn directory(value: &Value) -> Result<PathBuf, String> {

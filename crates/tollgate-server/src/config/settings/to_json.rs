@@ -37,6 +37,8 @@ impl Settings {
                 "drain_timeout": duration(server.drain_timeout),
                 "headers": list(server.headers.iter().map(|profile| profile.as_str())),
                 "hosts": server.hosts,
+                "region": Some(&*server.region).filter(|region| !region.is_empty()),
+                "id": &*server.id,
             },
             "counters": self.counters_json(),
             "database": {
@@ -46,6 +48,7 @@ impl Settings {
                 "statement_timeout": duration(self.database.statement_timeout),
                 "connections": self.database.connections,
             },
+            "records": self.records_json(),
             "auth": self.auth_json(),
             "callers": self.callers_json(),
             "log": {
@@ -80,6 +83,21 @@ impl Settings {
                 json.into()
             }
         }
+    }
+
+    fn records_json(&self) -> Json {
+        let records = &self.records;
+        json!({
+            "enabled": records.enabled,
+            "url": records.url.as_ref().map(|url| database::masked(&url.0)),
+            "sample_allowed": records.sample_allowed.share(),
+            "fsync_every": duration(records.fsync_every),
+            "spool_bytes_max": records.spool_bytes_max,
+            "sqlite_bytes_max": records.sqlite_bytes_max,
+            "log_retention": duration(records.log_retention),
+            "window_retention": duration(records.window_retention),
+            "rollup_retention": duration(records.rollup_retention),
+        })
     }
 
     fn auth_json(&self) -> Json {

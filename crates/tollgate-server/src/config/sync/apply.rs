@@ -131,7 +131,7 @@ pub(super) fn put_in_force(
     (sources.database, sources.normalization) = (rules, Some(normalization));
     let set = compile(sync, &mut sources, true);
     if let Some(set) = &set {
-        limiter.records().metrics.apply_rules(set);
+        limiter.records().apply_rules(set);
     }
     limiter.update_rules(|current| {
         let overrides = if sync.stores_overrides { &overrides } else { current.overrides() };
@@ -207,7 +207,7 @@ fn apply_rules(sync: &ConfigSync, limiter: &ServiceLimiter, changed: &[ItemState
     }
     let set = if has_rules { compile(sync, &mut sources, false) } else { None };
     if let Some(set) = set {
-        limiter.records().metrics.apply_rules(&set);
+        limiter.records().apply_rules(&set);
         limiter.replace_rules(set);
     }
     has_rules

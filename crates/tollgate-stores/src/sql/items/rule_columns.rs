@@ -10,7 +10,7 @@ use crate::sql::error::{DatabaseError, ValueError};
 use crate::sql::query::Value;
 
 /// Keys of a rule that have no column of their own.
-const OTHER_RULE_KEYS: [&str; 1] = ["cost"];
+const OTHER_RULE_KEYS: [&str; 2] = ["cost", "sample_allowed"];
 /// Keys of a rule or tier that replace `limits`.
 const SHORT_FORM: [&str; 5] =
     ["requests_per_second", "requests_per_minute", "requests_per_hour", "requests_per_day", "burst_size"];

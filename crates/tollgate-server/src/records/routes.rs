@@ -1,0 +1,137 @@
+//! The route of a path: what window records and rollups are kept by.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+
+use arc_swap::ArcSwap;
+use parking_lot::RwLock;
+use tollgate::RuleSet;
+use tollgate::endpoint::Endpoint;
+use tollgate::rules::pattern::Pattern;
+use tollgate::rules::pattern_index::PatternIndex;
+
+/// The route of paths that no pattern matches once there are too many of them.
+pub(crate) const OTHER: &str = "(other)";
+/// Paths without a pattern that have a route of their own, per hour.
+const PATHS_MAX: usize = 10_000;
+const MINUTES_PER_HOUR: u64 = 60;
+
+/// Finds routes: the most specific endpoint pattern of a rule that matches, or else the path itself, or [`OTHER`].
+#[derive(Default)]
+pub(crate) struct Routes {
+    patterns: ArcSwap<Patterns>,
+    paths: RwLock<Paths>,
+    hashing: RandomState,
+}
+
+#[derive(Default)]
+struct Patterns {
+    index: PatternIndex,
+    /// The most specific first.
+    texts: Vec<Box<str>>,
+}
+
+/// Hashes of the paths with a route of their own in this hour.
+#[derive(Default)]
+struct Paths {
+    hour: u64,
+    known: HashSet<u64>,
+}
+
+impl Routes {
+    /// Uses the patterns of these rules. `/*` is none: it would hide all paths.
+    pub(crate) fn apply_rules(&self, rules: &RuleSet) {
+        let enabled = rules.rules().iter().filter(|rule| rule.enabled);
+        let mut patterns: Vec<&Pattern> = enabled.flat_map(|rule| &rule.when.endpoints).collect();
+        patterns.retain(|pattern| !pattern.is_everything());
+        patterns
+            .sort_by_cached_key(|pattern| (std::cmp::Reverse(pattern.specificity()), pattern.to_string()));
+        patterns.dedup();
+        let mut index = PatternIndex::default();
+        for (number, pattern) in (0..).zip(&patterns) {
+            index.insert(pattern, number);
+        }
+        let texts = patterns.iter().map(|pattern| pattern.to_string().into()).collect();
+        self.patterns.store(Patterns { index, texts }.into());
+    }
+
+    /// Calls `use_route` with the route of a path.
+    pub(crate) fn with_route<T>(
+        &self,
+        endpoint: &Endpoint<'_>,
+        minute: u64,
+        use_route: impl FnOnce(&str) -> T,
+    ) -> T {
+        let patterns = self.patterns.load();
+        let mut best: Option<u32> = None;
+        if !patterns.texts.is_empty() {
+            let most_specific = |number| best = Some(best.map_or(number, |best: u32| best.min(number)));
+            patterns.index.for_each_match(endpoint, most_specific);
+        }
+        match best.and_then(|number| patterns.texts.get(number as usize)) {
+            Some(pattern) => use_route(pattern),
+            None if self.has_own_route(endpoint.as_str(), minute / MINUTES_PER_HOUR) => {
+                use_route(endpoint.as_str())
+            }
+            None => use_route(OTHER),
+        }
+    }
+
+    fn has_own_route(&self, path: &str, hour: u64) -> bool {
+        let hash = self.hashing.hash_one(path);
+        let paths = self.paths.read();
+        if paths.hour == hour && (paths.known.contains(&hash) || paths.known.len() >= PATHS_MAX) {
+            return paths.known.contains(&hash);
+        }
+        drop(paths);
+        let mut paths = self.paths.write();
+        if paths.hour != hour {
+            paths.hour = hour;
+            paths.known.clear();
+        }
+        if paths.known.len() < PATHS_MAX {
+            paths.known.insert(hash);
+        }
+        paths.known.contains(&hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::settings::Settings;
+
+    fn route(routes: &Routes, path: &str, minute: u64) -> String {
+        routes.with_route(&Endpoint::parse(path).unwrap(), minute, ToOwned::to_owned)
+    }
+
+    fn with_patterns(patterns: &str) -> Routes {
+        let rules = format!(
+            "[[rules]]\nname = \"a\"\nper = [\"client\"]\nrequests_per_second = 5\nwhen.endpoints = {patterns}"
+        );
+        let routes = Routes::default();
+        routes.apply_rules(&Settings::from_toml(&rules).unwrap().rules);
+        routes
+    }
+
+    #[test]
+    fn most_specific_pattern_is_the_route() {
+        let routes = with_patterns(r#"["/users/*", "/users/{id}/posts", "/*"]"#);
+        assert_eq!(route(&routes, "/users/7", 0), "/users/*");
+        assert_eq!(route(&routes, "/users/7/posts", 0), "/users/{id}/posts");
+        assert_eq!(route(&routes, "/orders", 0), "/orders");
+    }
+
+    #[test]
+    fn unmatched_paths_are_bounded_per_hour() {
+        let routes = with_patterns(r#"["/users/*"]"#);
+        for number in 0..PATHS_MAX {
+            let path = format!("/p/{number}");
+            assert_eq!(route(&routes, &path, 59), path);
+        }
+        assert_eq!(route(&routes, "/new", 59), OTHER);
+        assert_eq!(route(&routes, "/p/0", 59), "/p/0");
+        assert_eq!(route(&routes, "/users/1", 59), "/users/*");
+        assert_eq!(route(&routes, "/new", 60), "/new");
+    }
+}
