@@ -5,6 +5,8 @@
 pub(crate) mod codec;
 #[allow(dead_code, reason = "until the flusher is started")]
 mod delta_table;
+#[allow(dead_code, unused_imports, reason = "the recorder is not wired yet")]
+pub(crate) mod drain;
 #[allow(dead_code, reason = "until the flusher is started")]
 mod flusher;
 mod identifier;

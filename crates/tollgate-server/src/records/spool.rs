@@ -30,7 +30,7 @@ pub(crate) use self::reader::{Batch, SpoolReader};
 pub(crate) use self::recovery::Recovery;
 use self::segments::Segments;
 pub(crate) use self::segments::SpoolWatch;
-pub(crate) use self::stats::SpoolStats;
+pub(crate) use self::stats::{Counter, SpoolStats};
 pub(crate) use self::writer::SpoolWriter;
 
 /// Opens the spool in a directory, creates it if needed, and repairs what a crash left. Blocks on the disk.

@@ -146,6 +146,9 @@ impl SpoolReader {
                     self.current = Some(current);
                     return Ok(false);
                 }
+                if current.next_row < published.end_row {
+                    self.skip_from(current.number, current.next_row);
+                }
                 self.done = current.number;
                 continue;
             }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tollgate_stores::sql::records::{RowRange, SourceId};
 use tracing::warn;
 
@@ -53,6 +54,7 @@ impl Segment {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Published {
     pub(super) bytes: u64,
+    pub(super) end_row: u64,
     /// Whether more frames may follow.
     pub(super) is_written: bool,
 }
@@ -62,7 +64,6 @@ struct State {
     segments: VecDeque<Segment>,
     /// The number of the segment that the writer appends to.
     written: Option<u64>,
-    is_closed: bool,
 }
 
 impl State {
@@ -84,6 +85,8 @@ struct Shared {
     state: Mutex<State>,
     stats: Arc<SpoolStats>,
     changed: Notify,
+    /// When the writer went away.
+    closed_at: watch::Sender<Option<Instant>>,
 }
 
 /// The list of segments. Clones share it.
@@ -92,12 +95,13 @@ pub(super) struct Segments(Arc<Shared>);
 
 impl Segments {
     pub(super) fn new(dir: &Path, found: VecDeque<Segment>) -> Self {
-        let state = State { segments: found, written: None, is_closed: false };
+        let state = State { segments: found, written: None };
         let segments = Segments(Arc::new(Shared {
             dir: dir.to_owned(),
             state: Mutex::new(state),
             stats: Arc::default(),
             changed: Notify::new(),
+            closed_at: watch::Sender::new(None),
         }));
         segments.change(|_| ());
         segments
@@ -147,10 +151,8 @@ impl Segments {
 
     /// The writer is gone.
     pub(super) fn close(&self) {
-        self.change(|state| {
-            state.written = None;
-            state.is_closed = true;
-        });
+        self.finish();
+        self.0.closed_at.send_replace(Some(Instant::now()));
         self.0.changed.notify_one();
     }
 
@@ -159,7 +161,7 @@ impl Segments {
         let state = self.0.state.lock();
         let segment = state.segments.iter().find(|segment| segment.number == number)?;
         let is_written = state.written == Some(number);
-        Some(Published { bytes: segment.bytes, is_written })
+        Some(Published { bytes: segment.bytes, end_row: segment.end_row, is_written })
     }
 
     /// The first segment after the one with this number.
@@ -244,7 +246,14 @@ impl SpoolWatch {
 
     /// Whether the writer is gone: nothing more will be appended.
     pub(crate) fn is_closed(&self) -> bool {
-        self.0.0.state.lock().is_closed
+        self.0.0.closed_at.borrow().is_some()
+    }
+
+    /// Waits until the writer is gone. Returns when that was.
+    pub(crate) async fn closed(&self) -> Instant {
+        let mut closed_at = self.0.0.closed_at.subscribe();
+        let closed_at = closed_at.wait_for(Option::is_some).await.ok().and_then(|closed_at| *closed_at);
+        closed_at.unwrap_or_else(Instant::now)
     }
 
     /// Waits until rows are appended or the writer is gone. Only one task may wait.

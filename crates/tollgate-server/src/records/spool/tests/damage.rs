@@ -63,6 +63,20 @@ fn damaged_length_loses_the_rest_of_the_segment() {
 }
 
 #[test]
+fn truncated_segment_loses_its_missing_frames() {
+    let dir = TempDir::new().unwrap();
+    let (mut writer, _, _) = open_in(&dir);
+    fill(&mut writer);
+    drop(writer);
+    let second = OpenOptions::new().write(true).open(&log_files(&dir)[1]).unwrap();
+    second.set_len(second.metadata().unwrap().len() / 2 + 20).unwrap();
+    let (writer, mut reader, _) = open_in(&dir);
+    assert_eq!(drain(&mut reader), [0, 1, 2, 3, 4, 5, 8, 9, 10, 11]);
+    assert_eq!((writer.stats().rows_damaged.get(), writer.stats().backlog_rows.get()), (2, 0));
+    assert!(log_files(&dir).is_empty());
+}
+
+#[test]
 fn removed_segments_are_skipped() {
     let dir = TempDir::new().unwrap();
     let (mut writer, mut reader, _) = open_in(&dir);
