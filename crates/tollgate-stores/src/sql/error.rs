@@ -183,7 +183,7 @@ pub enum ValueError {
 impl From<sqlx::Error> for DatabaseError {
     fn from(cause: sqlx::Error) -> Self {
         match cause.as_database_error() {
-            Some(error) if error.kind() != ErrorKind::Other => {
+            Some(error) if error.kind() != ErrorKind::Other && !is_partition_change(error) => {
                 DatabaseError::Constraint { constraint: constraint_name(error) }
             }
             _ => DatabaseError::Query { cause },
@@ -242,6 +242,12 @@ impl DatabaseError {
         }
     }
 
+    /// Whether the partitions of a table were changed during this transaction. Nothing was stored; a retry succeeds.
+    pub(super) fn is_partition_change(&self) -> bool {
+        let DatabaseError::Query { cause } = self else { return false };
+        cause.as_database_error().is_some_and(is_partition_change)
+    }
+
     pub(super) fn value(field: impl Into<Cow<'static, str>>, reason: ValueError) -> Self {
         DatabaseError::Value { field: field.into(), reason }
     }
@@ -277,11 +283,16 @@ fn constraint_name(error: &dyn sqlx::error::DatabaseError) -> String {
     name.to_owned()
 }
 
+/// Whether a row was sent to a partition that is no longer the right one. PostgreSQL reports a violated check without a name.
+fn is_partition_change(error: &dyn sqlx::error::DatabaseError) -> bool {
+    match error.try_downcast_ref::<MySqlDatabaseError>() {
+        Some(error) => error.number() == 1412, // ER_TABLE_DEF_CHANGED
+        None => error.code().as_deref() == Some("23514") && error.constraint().is_none(),
+    }
+}
+
 /// Whether a value is at fault: out of range, too long, of the wrong type or in the wrong encoding.
 fn is_data_error(error: &dyn sqlx::error::DatabaseError) -> bool {
-    if error.kind() != ErrorKind::Other {
-        return true; // a constraint
-    }
     let code = error.code().unwrap_or_default();
     if let Some(error) = error.try_downcast_ref::<MySqlDatabaseError>() {
         // Class 22 (data exceptions), no partition for the value, incorrect string value.

@@ -137,12 +137,7 @@ impl MigrationSet {
 
     /// The statement that records a migration as applied, with the time of the database.
     pub fn journal_entry(&self, migration: &Migration, engine: Engine) -> String {
-        let now = match engine {
-            Engine::Sqlite => "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
-            Engine::Postgres => "CAST(EXTRACT(EPOCH FROM now()) * 1000000 AS BIGINT)",
-            Engine::MySql => "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
-        };
-        let (journal, Migration { number, name, .. }) = (self.journal, migration);
+        let (now, journal, Migration { number, name, .. }) = (database_now(engine), self.journal, migration);
         format!("INSERT INTO {journal} (number, name, applied_at_micros) VALUES ({number}, '{name}', {now});")
     }
 
@@ -255,6 +250,15 @@ async fn missing(set: &MigrationSet, transaction: &mut Transaction) -> Result<Ve
     match applied.iter().max() {
         Some(&found) if found > known => Err(DatabaseError::SchemaTooNew { found, known }),
         _ => Ok(set.migrations.iter().filter(|each| !applied.contains(&each.number)).copied().collect()),
+    }
+}
+
+/// The time of the database as an expression, in microseconds since 1970.
+pub(super) const fn database_now(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Sqlite => "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
+        Engine::Postgres => "CAST(EXTRACT(EPOCH FROM now()) * 1000000 AS BIGINT)",
+        Engine::MySql => "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
     }
 }
 

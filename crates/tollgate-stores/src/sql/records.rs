@@ -9,6 +9,7 @@ mod database;
 mod decisions;
 mod key_hash;
 mod latency;
+mod maintain;
 mod rollups;
 mod rows;
 mod source;
@@ -18,4 +19,5 @@ mod windows;
 
 pub use self::database::{RecordsDatabase, Stored};
 pub use self::latency::{InvalidHistogram, LatencyHistogram};
+pub use self::maintain::{Maintenance, Retention};
 pub use self::rows::{DecisionKind, DecisionRow, RollupRow, RowRange, SourceId, WindowRow};

@@ -11,6 +11,7 @@ mod names;
 mod records;
 mod records_aggregates;
 mod records_harness;
+mod records_maintenance;
 mod schema;
 mod sync;
 mod tenants;
@@ -100,4 +101,12 @@ on_every_engine![
     records_aggregates::two_nodes_add_to_the_same_windows,
     records_aggregates::same_server_id_twice_loses_no_latency,
     records_aggregates::long_routes_are_different_windows,
+    records_maintenance::partitions_follow_the_calendar,
+    records_maintenance::rows_without_partition_are_counted,
+    records_maintenance::rows_move_to_new_partitions,
+    records_maintenance::old_rows_are_removed,
+    records_maintenance::one_node_maintains_at_a_time,
+    records_maintenance::hours_and_days_are_computed,
+    records_maintenance::late_minutes_are_added_to_their_hour,
+    records_maintenance::maintenance_does_not_disturb_writers,
 ];

@@ -1,5 +1,6 @@
 //! The database of records.
 
+use super::maintain::{self, Maintenance, Retention};
 use super::rows::{DecisionRow, RollupRow, RowRange, SourceId, WindowRow};
 use super::{decisions, rollups, source, windows};
 use crate::sql::engine::{Durability, Pool, Transaction};
@@ -7,7 +8,7 @@ use crate::sql::error::DatabaseError;
 use crate::sql::migrations::{self, Migration, MigrationSet};
 use crate::sql::settings::SqlSettings;
 
-/// Attempts at a range after a deadlock, or when another node creates the same row concurrently.
+/// Attempts at a range when another node changes the same rows or their partitions concurrently.
 const ATTEMPTS: usize = 5;
 
 /// A pool of connections to the database of records. Clones share it.
@@ -81,6 +82,20 @@ impl RecordsDatabase {
         range: &RowRange,
         rows: &[DecisionRow],
     ) -> Result<Stored, DatabaseError> {
+        let mut attempt = 1;
+        loop {
+            match self.try_store_decisions(range, rows).await {
+                Err(error) if attempt < ATTEMPTS && error.is_partition_change() => attempt += 1,
+                done => return done,
+            }
+        }
+    }
+
+    async fn try_store_decisions(
+        &self,
+        range: &RowRange,
+        rows: &[DecisionRow],
+    ) -> Result<Stored, DatabaseError> {
         let Some((mut transaction, source_id)) = self.claim(range).await? else { return Ok(Stored::Before) };
         decisions::append(&mut transaction, source_id, range.first, rows).await?;
         transaction.commit().await?;
@@ -129,6 +144,20 @@ impl RecordsDatabase {
         Ok(Stored::Now)
     }
 
+    /// Creates partitions ahead of time, deletes rows that are older than their retention, and computes hour and day rows. To be
+    /// called every few minutes by all nodes: one of them does it, the others return at once.
+    ///
+    /// # Errors
+    /// When a step failed. The other steps were done; the next call tries again.
+    pub async fn maintain(
+        &self,
+        node: &str,
+        now_micros: u64,
+        retention: &Retention,
+    ) -> Result<Maintenance, DatabaseError> {
+        maintain::maintain(self, node, now_micros, retention).await
+    }
+
     /// Begins a transaction that has moved the position over the range; returns it and the id of the source. `None` if the
     /// range was stored before.
     async fn claim(&self, range: &RowRange) -> Result<Option<(Transaction, i64)>, DatabaseError> {
@@ -143,5 +172,5 @@ impl RecordsDatabase {
 
 /// Whether another node wrote the same rows at the same time, so that a retry succeeds.
 fn is_concurrent_write(error: &DatabaseError) -> bool {
-    error.is_deadlock() || matches!(error, DatabaseError::Constraint { .. })
+    error.is_deadlock() || error.is_partition_change() || matches!(error, DatabaseError::Constraint { .. })
 }

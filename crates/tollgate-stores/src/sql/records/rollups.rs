@@ -1,4 +1,4 @@
-//! Requests per route, rule and minute: `rate_limit_metrics`.
+//! Requests per route, rule and period: `rate_limit_metrics`. Nodes add to minute rows; maintenance computes the others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -31,23 +31,34 @@ const ADD: &str = " ON CONFLICT (timestamp, key_hash) DO UPDATE SET \
                    cache_misses = rate_limit_metrics.cache_misses + excluded.cache_misses, \
                    latency_p50_us = excluded.latency_p50_us, latency_p95_us = excluded.latency_p95_us, \
                    latency_p99_us = excluded.latency_p99_us, latency_histogram = excluded.latency_histogram";
+/// For rows that are computed from scratch.
+pub(super) const REPLACE: &str = " ON CONFLICT (timestamp, key_hash) DO UPDATE SET \
+                   total_requests = excluded.total_requests, allowed_requests = excluded.allowed_requests, \
+                   throttled_requests = excluded.throttled_requests, blocked_requests = excluded.blocked_requests, \
+                   cache_hits = excluded.cache_hits, cache_misses = excluded.cache_misses, \
+                   latency_p50_us = excluded.latency_p50_us, latency_p95_us = excluded.latency_p95_us, \
+                   latency_p99_us = excluded.latency_p99_us, latency_histogram = excluded.latency_histogram";
 const MARK_HOURS: &str = "INSERT INTO record_changed_hours (source_id, hour_micros, changes) VALUES ";
 const MARK_AGAIN: &str =
     " ON CONFLICT (source_id, hour_micros) DO UPDATE SET changes = record_changed_hours.changes + 1";
 
 /// The primary key.
-type Key = (u64, [u8; 16]);
+pub(super) type Key = (u64, [u8; 16]);
 
 /// The period that a row covers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Granularity {
     Minute,
+    Hour,
+    Day,
 }
 
 impl Granularity {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Granularity::Minute => "minute",
+            Granularity::Hour => "hour",
+            Granularity::Day => "day",
         }
     }
 }
@@ -58,7 +69,8 @@ pub(super) async fn add(
     source_id: i64,
     rows: &[RollupRow],
 ) -> Result<(), DatabaseError> {
-    let mut merged = merge(Granularity::Minute, rows);
+    let mut merged = BTreeMap::new();
+    merge_into(&mut merged, Granularity::Minute, rows);
     let stored = lock_stored(transaction, &merged).await?;
     for (key, latency) in &stored {
         if let Some(row) = merged.get_mut(key) {
@@ -73,17 +85,15 @@ pub(super) async fn add(
     mark_hours(transaction, source_id, merged.keys().map(|(start, _)| start - start % HOUR_MICROS)).await
 }
 
-/// One row per key: a statement must not change a row twice.
-pub(super) fn merge(granularity: Granularity, rows: &[RollupRow]) -> BTreeMap<Key, RollupRow> {
-    let mut merged: BTreeMap<Key, RollupRow> = BTreeMap::new();
+/// Adds rows to the sums of their keys: a statement must not change a row twice.
+pub(super) fn merge_into(sums: &mut BTreeMap<Key, RollupRow>, granularity: Granularity, rows: &[RollupRow]) {
     for row in rows {
         let key = (row.start_micros, hash(granularity, row));
-        match merged.get_mut(&key) {
+        match sums.get_mut(&key) {
             Some(sum) => add_to(sum, row),
-            None => drop(merged.insert(key, row.clone())),
+            None => drop(sums.insert(key, row.clone())),
         }
     }
-    merged
 }
 
 fn hash(granularity: Granularity, row: &RollupRow) -> [u8; 16] {
