@@ -7,6 +7,7 @@
 //! The drain ends after the writer of the spool is closed: when the spool is empty, or at a deadline. The next start drains the
 //! rest.
 
+mod database;
 mod delivery;
 mod quarantine;
 mod sink;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 use tollgate_stores::sql::records::RowRange;
 use tracing::{error, warn};
 
+pub(crate) use self::database::{AggregateSink, DecisionSink, RecordsConnection};
 use self::delivery::{Delivery, Piece, Stopped};
 pub(crate) use self::quarantine::Quarantine;
 pub(crate) use self::sink::{BatchSink, SinkError};

@@ -1,5 +1,6 @@
 //! The drain against a sink in memory that fails as a database does.
 
+mod database;
 mod fake_sink;
 mod outages;
 mod rejected_rows;
