@@ -25,5 +25,6 @@ pub(crate) mod reload;
 pub(crate) mod rules;
 mod schema;
 pub(crate) mod tiers;
+pub(crate) mod top;
 pub(crate) mod view;
 mod warnings;

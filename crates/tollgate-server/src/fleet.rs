@@ -2,3 +2,4 @@
 
 pub(crate) mod membership;
 pub(crate) mod reconcile;
+pub(crate) mod top;

@@ -1,5 +1,5 @@
-//! What is kept of decisions: metrics, usage totals, a sample of recent traffic for dry runs, log lines of refusals, and the records
-//! of the decision log, of windows and of rollups.
+//! What is kept of decisions: metrics, usage totals, a sample of recent traffic for dry runs, the busiest clients, log lines of refusals,
+//! and the records of the decision log, of windows and of rollups.
 
 #[allow(dead_code, reason = "until the flusher is started")]
 pub(crate) mod codec;
@@ -20,6 +20,7 @@ mod row_buffer;
 mod sampling;
 #[allow(dead_code, unused_imports, reason = "the recorder is not wired yet")]
 pub(crate) mod spool;
+pub(crate) mod top;
 pub(crate) mod traffic_sample;
 pub(crate) mod usage;
 
@@ -31,6 +32,7 @@ use tollgate::record::{Record, RecordSink};
 use self::metrics::Metrics;
 use self::recorder::{NodeNames, Recorder};
 use self::refusal_log::RefusalLog;
+use self::top::Top;
 use self::traffic_sample::TrafficSample;
 use self::usage::Usage;
 use crate::config::settings::Settings;
@@ -42,6 +44,7 @@ pub(crate) struct Records {
     pub(crate) traffic_sample: TrafficSample,
     /// Absent with `records.enabled = false`. Called by the check itself, which knows the latency and the request id.
     pub(crate) recorder: Option<Arc<Recorder>>,
+    pub(crate) top: Top,
     refusal_log: RefusalLog,
 }
 
@@ -58,6 +61,7 @@ impl Records {
             metrics: Metrics::new(rules, shares_counters),
             usage: Usage::default(),
             traffic_sample: TrafficSample::default(),
+            top: Top::default(),
             refusal_log: RefusalLog::new(settings.log.refusals),
         }
     }
@@ -76,6 +80,7 @@ impl RecordSink for Records {
         self.metrics.offer(record);
         self.usage.offer(record);
         self.traffic_sample.offer(record);
+        self.top.offer(record);
         self.refusal_log.offer(record);
     }
 }

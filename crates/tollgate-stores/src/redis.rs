@@ -34,6 +34,7 @@ use tollgate::counters::{Charges, CounterAdmin, CounterStore, PenalizedClient, S
 pub use self::connection::server::ServerStats;
 pub use self::fleet::Fleet;
 pub use self::fleet::idempotency::{IdempotencyLock, IdempotencyLocks};
+pub use self::fleet::node_reports::NodeReports;
 pub use self::health::server_info::ServerInfo;
 pub use self::probe::{ServerProbe, ServerReport, probe};
 pub use self::settings::{Address, Login, RedisSettings, Secret, Tls, Topology, VIRTUAL_NODES_DEFAULT};

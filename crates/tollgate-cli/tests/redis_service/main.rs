@@ -13,6 +13,7 @@ mod problems;
 mod propagation;
 mod refusals;
 mod tenants;
+mod top;
 mod topologies;
 
 use crate::harness::{Service, wait_for};

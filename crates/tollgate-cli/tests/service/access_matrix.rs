@@ -113,7 +113,7 @@ fn every_route_requires_its_scope() {
                 route.is_refused(&service, Some(key), given, forbidden);
             }
         }
-        let of_one = ["/v1/admin/quotas", "/v1/admin/blocks", "/v1/admin/counters"];
+        let of_one = ["/v1/admin/quotas", "/v1/admin/blocks", "/v1/admin/counters", "/v1/admin/top"];
         let is_of_one = of_one.iter().any(|path| route.path.starts_with(path));
         let is_for_all = route.path.starts_with("/v1/admin/") && !is_of_one;
         if is_for_all {

@@ -31,6 +31,7 @@ mod shutdown;
 mod slow_clients;
 mod status;
 mod tenant_matrix;
+mod top;
 mod unread_responses;
 mod user_limits;
 mod warnings;

@@ -39,7 +39,7 @@ const EVERYTHING: &str = r#"{"rules":[{"name":"i","per":["user"],"limits":[{"req
     "limits":[{"user_id":"l","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}]}"#;
 
 /// One request for every operation, in an order in which each succeeds.
-const REQUESTS: [(&str, &str, &str, u16); 70] = [
+const REQUESTS: [(&str, &str, &str, u16); 72] = [
     ("POST", "/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x"}"#, 200),
     ("POST", "/v1/rate-limit/check", CHECK_BODY, 429),
     (
@@ -99,6 +99,8 @@ const REQUESTS: [(&str, &str, &str, u16); 70] = [
     ("GET", "/v1/admin/limits?user_id=a&limit=5", "", 200),
     ("GET", "/v1/admin/limits?limit=0", "", 400),
     ("GET", "/v1/admin/counters?user=a", "", 200),
+    ("GET", "/v1/admin/top?identifier=user:a", "", 200),
+    ("GET", "/v1/admin/top?limit=101", "", 400),
     ("GET", "/v1/admin/penalties", "", 200),
     ("DELETE", "/v1/admin/penalties/user:nobody", "", 404),
     ("GET", "/v1/admin/export", "", 200),

@@ -7,7 +7,7 @@ use crate::harness::Service;
 const SCOPES: [&str; 6] = ["check", "read", "config", "reset", "override", "admin"];
 /// A number that only limits of tenant beta contain.
 const NUMBER: u32 = 4_123_456_789;
-/// In the tier and the block reason of tenant beta.
+/// In the tier, the block reason and the traffic of tenant beta.
 const CANARY: &str = "canary";
 
 fn key(service: &Service, tenant: &str, name: &str) -> Value {
@@ -32,8 +32,8 @@ fn put_items_of_beta(service: &Service) {
         let put = service.admin("PUT", path, &body.to_string());
         assert!(put.status == 200 || put.status == 201, "{path}: {}", put.text);
     }
-    for endpoint in ["/x", "/y"] {
-        let body = json!({"tenant": "beta", "user_id": "bob", "endpoint": endpoint}).to_string();
+    for (user, endpoint) in [("bob", "/x"), ("bob", "/y"), ("canary-user", "/canary-endpoint")] {
+        let body = json!({"tenant": "beta", "user_id": user, "endpoint": endpoint}).to_string();
         assert_eq!(service.admin("POST", "/v1/rate-limit/check", &body).status, 200);
     }
 }
@@ -101,12 +101,13 @@ fn bodies() -> Vec<String> {
     [Value::Null, json!("beta")].into_iter().flat_map(one).map(|body| body.to_string()).collect()
 }
 
-const QUERIES: [&str; 8] = [
+const QUERIES: [&str; 9] = [
     "",
     "?tenant=beta",
     "?user_id=bob&endpoint=/x&login=bob",
     "?user_id=bob&endpoint=/x&tenant=beta",
     "?user=bob",
+    "?identifier=user:canary-user",
     "?login=bob&tenant=beta",
     "?dry_run=true",
     "?dry_run=true&tenant=beta",
@@ -130,8 +131,8 @@ fn no_route_leaks_or_changes_another_tenant() {
                 let answer = service.with_key(own_key, &method, &format!("{path}{query}"), body);
                 let label = format!("{method} {path}{query} {body}: {} {}", answer.status, answer.text);
                 assert!((200..500).contains(&answer.status), "{label}");
-                // What the attacker sent may be repeated: the name in the path.
-                let text = answer.text.replace("canary-tier", "");
+                // What the attacker sent may be repeated: the name in the path or the query.
+                let text = answer.text.replace("canary-tier", "").replace("user:canary-user", "");
                 assert!(!text.contains(CANARY) && !text.contains(&number), "{label}");
                 assert!(!answer.text.contains("\"tenant\":\"beta\""), "{label}");
                 served += usize::from(answer.status < 300);

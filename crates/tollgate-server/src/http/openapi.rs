@@ -48,6 +48,7 @@ use crate::auth::scope::Scope;
         admin::import::import,
         reload::reload,
         counters::counters,
+        admin::top::top,
         penalties::penalties,
         penalties::pardon,
         health::healthz,

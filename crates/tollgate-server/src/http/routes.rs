@@ -67,7 +67,7 @@ impl Route {
 
     /// Whether it names no tenant, or lists and changes what belongs to several: callers bound to a tenant are refused.
     pub(crate) fn concerns_all_tenants(&self) -> bool {
-        let of_one = ["/v1/admin/quotas", "/v1/admin/blocks", "/v1/admin/counters"];
+        let of_one = ["/v1/admin/quotas", "/v1/admin/blocks", "/v1/admin/counters", "/v1/admin/top"];
         self.path.starts_with("/v1/admin/") && !of_one.iter().any(|path| self.path.starts_with(path))
     }
 
@@ -156,6 +156,7 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(POST "/v1/admin/import", ADMIN, admin::import::import, body),
     route!(POST "/v1/admin/reload", ADMIN, reload::reload, body),
     route!(GET "/v1/admin/counters", READ, counters::counters),
+    route!(GET "/v1/admin/top", READ, admin::top::top),
     route!(GET "/v1/admin/penalties", ADMIN, penalties::penalties),
     route!(DELETE "/v1/admin/penalties/{*client}", ADMIN, penalties::pardon),
     route!(GET "/healthz", Access::Anyone, health::healthz),

@@ -28,6 +28,7 @@ use crate::config::settings::{CounterSettings, Settings};
 use crate::config::sync;
 use crate::fleet::membership;
 use crate::fleet::reconcile;
+use crate::fleet::top;
 use crate::http::RestService;
 use crate::listener::{self, ConnectionStats};
 use crate::runtime::clock::Clock;
@@ -194,6 +195,7 @@ fn spawn_background_tasks(
         tokio::spawn(reload.clone().watch(FILE_POLL_EVERY)),
         tokio::spawn(reconcile::run(limiter(), app.clock())),
         tokio::spawn(membership::apply_resets(limiter())),
+        tokio::spawn(top::publish(limiter(), app.clock())),
         tokio::spawn(membership::run(limiter(), Arc::clone(data_dir), app.config_sync().stores_overrides())),
         tokio::spawn(sync::run(app.sync_parts(Arc::clone(data_dir)), reload.clone())),
         tokio::spawn(sync::flush_usage(app.sync_parts(Arc::clone(data_dir)))),

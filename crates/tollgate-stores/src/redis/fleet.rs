@@ -1,10 +1,11 @@
-//! What the nodes of a fleet share through Redis: membership, the hash seed, configuration, resets.
+//! What the nodes of a fleet share through Redis: membership, the hash seed, configuration, resets, reports.
 //!
 //! Pub/sub messages only speed things up, because they can be lost. Without them a node reads the configuration version
 //! and the reset log every second, leases expire after two seconds and cached refusals after one.
 
 pub(crate) mod idempotency;
 mod membership;
+pub(crate) mod node_reports;
 pub(crate) mod pubsub;
 pub(crate) mod reconcile;
 pub(crate) mod resets;
@@ -24,6 +25,7 @@ use tollgate::counters::StoreError;
 
 use self::membership::{Membership, MembershipGrace};
 pub(crate) use self::membership::{list_nodes, version_of};
+use self::node_reports::{NodeReports, ReportBoard};
 use self::resets::Resets;
 use self::seed::SeedAgreement;
 use self::shared_config::SharedConfig;
@@ -51,6 +53,7 @@ pub struct Fleet {
     membership: Membership,
     seed: SeedAgreement,
     config: SharedConfig,
+    reports: ReportBoard,
     /// Wakes the heartbeat.
     wake: Notify,
     /// Incremented when another node reports a change of configuration stored elsewhere.
@@ -65,8 +68,10 @@ impl Fleet {
         health: &Arc<Health>,
         resets: Arc<Resets>,
     ) -> Self {
+        let membership = Membership::new(Arc::clone(shards));
         Fleet {
-            membership: Membership::new(Arc::clone(shards)),
+            reports: ReportBoard::new(Arc::clone(shards), membership.id()),
+            membership,
             seed: SeedAgreement::new(Arc::clone(shards), Arc::clone(health)),
             config: SharedConfig::new(Arc::clone(shards), Arc::clone(health)),
             shards: Arc::clone(shards),
@@ -157,6 +162,22 @@ impl Fleet {
     /// Changes when another node calls [`Fleet::notify_change`].
     pub fn change_notifications(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// Publishes a report of this node, instead of its last one, for `ttl`.
+    ///
+    /// # Errors
+    /// When the store is unreachable.
+    pub async fn publish_report(&self, report: &[u8], ttl: Duration) -> Result<(), StoreError> {
+        self.reports.publish(report, ttl).await.map_err(|fault| self.store_error(fault))
+    }
+
+    /// The reports of the other nodes.
+    ///
+    /// # Errors
+    /// When the store is unreachable.
+    pub async fn other_reports(&self) -> Result<NodeReports, StoreError> {
+        self.reports.read_others().await.map_err(|fault| self.store_error(fault))
     }
 
     /// Returns all leases and leaves the fleet.

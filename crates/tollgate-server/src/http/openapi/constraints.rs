@@ -240,6 +240,7 @@ fn of_parameter(verb: &str, path: &str, parameter: &str) -> Option<Value> {
         "If-None-Match" if verb == "put" => json!({ "enum": ["*"] }),
         "name" if path.starts_with("/v1/admin/rules") => name(),
         "name" | "user" => id(),
+        "identifier" => json!({ "minLength": 1, "maxLength": 2304 }),
         "window_seconds" => json!({ "minimum": 1 }),
         "since" | "until" | "expires_before" | "last_request_after" | "last_request_before" => {
             let span = json!({ "format": "time-span", "pattern": format!("^{SPAN}$") });

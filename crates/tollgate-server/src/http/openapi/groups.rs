@@ -26,6 +26,7 @@ const GROUPS: [Group; 3] = [
         &[
             ("service", "Health, readiness, metrics and this description."),
             ("counters", "Consumption of a client."),
+            ("top", "The busiest and most refused clients."),
             ("penalties", "Clients in cooldown after repeated refusals."),
             ("audit", "Who changed what, and when."),
             ("reload", "Apply the settings file again."),

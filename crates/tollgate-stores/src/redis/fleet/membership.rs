@@ -28,6 +28,11 @@ impl Membership {
         Membership { shards, id: format!("{:016x} {VERSION}", u64::from_be_bytes(bytes())) }
     }
 
+    /// This node as it is listed.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
     /// Registers this node and counts the live ones.
     pub(super) async fn register(&self, now: Timestamp) -> Result<u32, Fault> {
         let (nodes, now, gone_after) = (nodes_key(), now.as_micros() / 1_000_000, GONE_AFTER.as_secs());
@@ -80,6 +85,11 @@ pub(crate) fn list_nodes() -> Cmd {
 /// The version of a listed node.
 pub(crate) fn version_of(node: &str) -> String {
     node.split_once(' ').map_or("unknown", |(_, version)| version).to_owned()
+}
+
+/// The random part of a listed node.
+pub(super) fn id_of(node: &str) -> &str {
+    node.split_once(' ').map_or(node, |(id, _)| id)
 }
 
 /// The set of live nodes with this key schema.
