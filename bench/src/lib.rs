@@ -1,4 +1,4 @@
-//! Shared by the drivers `rest`, `redis`, `sql`, `library` and `allocations`.
+//! Shared by the drivers `rest`, `redis`, `sql`, `spool`, `library` and `allocations`.
 
 pub mod contenders;
 pub mod http;

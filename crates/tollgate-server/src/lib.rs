@@ -38,6 +38,9 @@ pub mod runtime;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 
+#[cfg(feature = "bench")]
+pub mod bench;
+
 pub use self::admin::body::document_values;
 pub use self::admin::import::check_import;
 pub use self::admin::rules::rule_views;
