@@ -10,8 +10,10 @@ mod migrations;
 mod names;
 mod records;
 mod records_aggregates;
+mod records_faults;
 mod records_harness;
 mod records_maintenance;
+mod records_reports;
 mod schema;
 mod sync;
 mod tenants;
@@ -109,4 +111,5 @@ on_every_engine![
     records_maintenance::hours_and_days_are_computed,
     records_maintenance::late_minutes_are_added_to_their_hour,
     records_maintenance::maintenance_does_not_disturb_writers,
+    records_reports::documented_reports_run,
 ];
