@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use tollgate_server::config::settings::{Flags, Settings, environment};
+use tollgate_stores::sql::records::RecordsDatabase;
 use tollgate_stores::sql::{Database, Engine, Migration, MigrationSet, SqlSettings};
 
 use crate::output::escape;
@@ -19,6 +20,9 @@ Examples:
   tollgate migrate --config tollgate.toml
   TOLLGATE_DATABASE__URL=postgres://db.internal/tollgate tollgate migrate
   tollgate migrate --print --engine postgres > schema.sql
+
+Migrates the database of the configuration and that of the records. A records.db
+next to a shared configuration is left to the node that creates it.
 
 `serve` does the same at startup. Several may run at once: one migrates, the
 others wait. --print is for databases whose schema only an administrator may
@@ -70,42 +74,123 @@ pub(crate) fn run(migrate: &Migrate, output: &Output) -> Result<Exit, CliError> 
     if *print_sql {
         return print_script(sql.engine(), output);
     }
-    // A dry run must not create the file.
-    if *dry_run && is_missing(&sql) {
-        return print(&sql, "pending", None, output);
-    }
     if !dry_run && settings.database.url.is_none() {
         create_directory(&settings.data_dir)?;
     }
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
-    let steps = runtime.block_on(async {
-        let database = Database::connect(sql.clone()).await?;
-        let steps = if *dry_run { database.pending_migrations().await } else { database.migrate().await };
-        database.close().await;
-        steps
-    })?;
-    print(&sql, if *dry_run { "pending" } else { "applied" }, Some(&steps), output)
-}
-
-/// Prints a script that has the effect of `migrate` on an empty database.
-fn print_script(engine: Engine, output: &Output) -> Result<Exit, CliError> {
-    let set = MigrationSet::CONFIGURATION;
-    let migrations = set.all();
+    let state = if *dry_run { "pending" } else { "applied" };
+    let configuration = Report::of(Schema::Configuration, sql, *dry_run)?;
+    // A local file of records next to a shared configuration belongs to a node, which creates it.
+    let has_records = settings.records.url.is_some() || settings.database.url.is_none();
+    let records = (settings.records.enabled && has_records)
+        .then(|| Report::of(Schema::Records, settings.records.sql(&settings.data_dir), *dry_run))
+        .transpose()?;
     let json = || {
-        let migration = |each: &Migration| json!({ "number": each.number, "name": each.name, "sql": each.sql(engine), "journal": set.journal_entry(each, engine) });
-        json!({ "journal_table": set.create_journal(), "migrations": migrations.iter().map(migration).collect::<Vec<_>>() })
+        let mut json = configuration.json(state);
+        json["records"] = records.as_ref().map_or(Json::Null, |records| records.json(state));
+        json
     };
     let text = || {
-        let migration = |each: &Migration| {
-            let (number, name) = (each.number, each.name);
-            let (sql, journal) = (each.sql(engine).trim_end(), set.journal_entry(each, engine));
-            format!("\n-- Migration {number}: {name}\n\n{sql}\n\n{journal}\n")
-        };
-        let scripts: String = migrations.iter().map(migration).collect();
-        format!("{};\n{scripts}", set.create_journal())
+        let records = records.as_ref().map(|records| records.text(state));
+        format!("{}{}", configuration.text(state), records.unwrap_or_default())
     };
     Ok(output.result(json, text)?)
+}
+
+#[derive(Copy, Clone)]
+enum Schema {
+    Configuration,
+    Records,
+}
+
+/// The steps that are pending in a database or were applied to it.
+struct Report {
+    database: String,
+    /// `None` if the database does not exist.
+    steps: Option<Vec<Migration>>,
+}
+
+impl Report {
+    /// Applies the pending steps unless it is a dry run.
+    fn of(schema: Schema, sql: SqlSettings, dry_run: bool) -> Result<Self, CliError> {
+        let database = sql.describe();
+        // A dry run must not create the file.
+        if dry_run && is_missing(&sql) {
+            return Ok(Report { database, steps: None });
+        }
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+        let steps = runtime.block_on(async {
+            match schema {
+                Schema::Configuration => {
+                    let database = Database::connect(sql).await?;
+                    let steps =
+                        if dry_run { database.pending_migrations().await } else { database.migrate().await };
+                    database.close().await;
+                    steps
+                }
+                Schema::Records => {
+                    let database = RecordsDatabase::connect(sql).await?;
+                    let steps =
+                        if dry_run { database.pending_migrations().await } else { database.migrate().await };
+                    database.close().await;
+                    steps
+                }
+            }
+        })?;
+        Ok(Report { database, steps: Some(steps) })
+    }
+
+    fn json(&self, state: &str) -> Json {
+        let step = |step: &Migration| json!({ "number": step.number, "name": step.name });
+        let list = self.steps.as_ref().map(|steps| steps.iter().map(step).collect::<Vec<_>>());
+        json!({ "database": self.database, "exists": self.steps.is_some(), state: list })
+    }
+
+    fn text(&self, state: &str) -> String {
+        let place = escape(&self.database);
+        match self.steps.as_deref() {
+            None => format!("{place} does not exist yet and would be created\n"),
+            Some([]) => format!("{place} is up to date\n"),
+            Some(steps) => {
+                let lines: Vec<String> =
+                    steps.iter().map(|step| format!("\n  {} {}", step.number, step.name)).collect();
+                format!("{place}: {} {state}{}\n", plural(steps.len(), "migration"), lines.concat())
+            }
+        }
+    }
+}
+
+/// Prints a script that has the effect of `migrate` on an empty database, with both schemas.
+fn print_script(engine: Engine, output: &Output) -> Result<Exit, CliError> {
+    let json = || {
+        let mut json = script_json(MigrationSet::CONFIGURATION, engine);
+        json["records"] = script_json(MigrationSet::RECORDS, engine);
+        json
+    };
+    let text = || {
+        let (configuration, records) = (MigrationSet::CONFIGURATION, MigrationSet::RECORDS);
+        format!(
+            "-- The configuration ([database])\n\n{}\n-- Records of decisions ([records])\n\n{}",
+            script_text(configuration, engine),
+            script_text(records, engine)
+        )
+    };
+    Ok(output.result(json, text)?)
+}
+
+fn script_json(set: &MigrationSet, engine: Engine) -> Json {
+    let migration = |each: &Migration| json!({ "number": each.number, "name": each.name, "sql": each.sql(engine), "journal": set.journal_entry(each, engine) });
+    json!({ "journal_table": set.create_journal(), "migrations": set.all().iter().map(migration).collect::<Vec<_>>() })
+}
+
+fn script_text(set: &MigrationSet, engine: Engine) -> String {
+    let migration = |each: &Migration| {
+        let (number, name) = (each.number, each.name);
+        let (sql, journal) = (each.sql(engine).trim_end(), set.journal_entry(each, engine));
+        format!("\n-- Migration {number}: {name}\n\n{sql}\n\n{journal}\n")
+    };
+    let scripts: String = set.all().iter().map(migration).collect();
+    format!("{};\n{scripts}", set.create_journal())
 }
 
 /// Whether the database is a file that does not exist yet.
@@ -122,32 +207,4 @@ fn create_directory(path: &Path) -> Result<(), CliError> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(path).map_err(|source| CliError::Read { path: path.display().to_string(), source })
-}
-
-/// Prints the steps that are pending or were applied; `None` if the database does not exist.
-fn print(
-    sql: &SqlSettings,
-    state: &str,
-    steps: Option<&[Migration]>,
-    output: &Output,
-) -> Result<Exit, CliError> {
-    let database = sql.describe();
-    let json = || {
-        let step = |step: &Migration| json!({ "number": step.number, "name": step.name });
-        let list = steps.map(|steps| steps.iter().map(step).collect::<Vec<_>>());
-        json!({ "database": database, "exists": steps.is_some(), state: list })
-    };
-    let text = || {
-        let place = escape(&database);
-        match steps {
-            None => format!("{place} does not exist yet and would be created\n"),
-            Some([]) => format!("{place} is up to date\n"),
-            Some(steps) => {
-                let lines: Vec<String> =
-                    steps.iter().map(|step| format!("\n  {} {}", step.number, step.name)).collect();
-                format!("{place}: {} {state}{}\n", plural(steps.len(), "migration"), lines.concat())
-            }
-        }
-    };
-    Ok(output.result(json, text)?)
 }

@@ -12,7 +12,10 @@ fn new_database_is_created_and_migrated_once() {
     let migrate = ["migrate", "--data-dir", &folder];
     let dry = run(&[&migrate[..], &["--dry-run"]].concat());
     assert_eq!(dry.code, 0, "{}", dry.stderr);
-    assert!(dry.stdout.ends_with("tollgate.db does not exist yet and would be created\n"), "{}", dry.stdout);
+    for file in ["tollgate.db", "records.db"] {
+        let line = format!("{file} does not exist yet and would be created\n");
+        assert!(dry.stdout.contains(&line), "{}", dry.stdout);
+    }
     assert!(!files.file("data").exists(), "a dry run creates nothing");
     let made = run(&migrate);
     assert!(
@@ -23,6 +26,7 @@ fn new_database_is_created_and_migrated_once() {
     );
     let again = run(&[&migrate[..], &["--json"]].concat());
     assert_eq!((again.code, again.json()["applied"].clone()), (0, json!([])));
+    assert_eq!(again.json()["records"]["applied"], json!([]));
     let dry = run(&[&migrate[..], &["--dry-run", "--json"]].concat());
     assert_eq!((dry.json()["exists"].clone(), dry.json()["pending"].clone()), (json!(true), json!([])));
     assert!(run(&[&migrate[..], &["--dry-run"]].concat()).stdout.ends_with("is up to date\n"));
@@ -35,7 +39,7 @@ fn created_files_are_private() {
     let files = Files::new(&[]);
     assert_eq!(run(&["migrate", "--data-dir", &files.path("data")]).code, 0);
     let mode = |name: &str| files.file(name).metadata().unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode("data"), mode("data/tollgate.db")), (0o700, 0o600));
+    assert_eq!((mode("data"), mode("data/tollgate.db"), mode("data/records.db")), (0o700, 0o600, 0o600));
 }
 
 #[test]
@@ -62,6 +66,7 @@ fn concurrent_migrations_run_once() {
             command.args(["migrate", "--json"]).args(flags).env("TOLLGATE_DATABASE__URL", &url);
             let ran = finished(command.output().unwrap());
             assert_eq!(ran.code, 0, "{}", ran.stderr);
+            assert_eq!(ran.json()["records"], json!(null), "a local file belongs to a node");
             ran.json()
         };
         let pending = migrate(&["--dry-run"])["pending"].as_array().unwrap().len();
@@ -99,8 +104,10 @@ fn printed_sql_creates_the_whole_schema() {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     for url in [on_postgres, on_mariadb, on_sqlite] {
         let mut command = tollgate();
-        command.args(["migrate", "--dry-run", "--json"]).env("TOLLGATE_DATABASE__URL", &url);
+        command.args(["migrate", "--dry-run", "--json"]);
+        command.env("TOLLGATE_DATABASE__URL", &url).env("TOLLGATE_RECORDS__URL", &url);
         let ran = finished(command.output().unwrap());
         assert_eq!((ran.code, ran.json()["pending"].clone()), (0, json!([])), "{}", ran.stderr);
+        assert_eq!(ran.json()["records"]["pending"], json!([]));
     }
 }
