@@ -1,7 +1,7 @@
 -- POSTs checks for 10,000 clients: wrk … -s check.lua URL -- SHAPE [FILE]
 --
 -- Every request is built once, before the clock starts, so that the generator's core is not the bottleneck.
--- SHAPE says whose protocol to speak; the clients and their order are the same for all. `keys` asks for the API keys in FILE, one
+-- `tollgate_million` has a million clients instead. SHAPE says whose protocol to speak; the clients and their order are the same for all. `keys` asks for the API keys in FILE, one
 -- on each line, over and over if they are fewer than clients.
 
 local CLIENTS = 10000
@@ -32,17 +32,27 @@ shapes.keys = function(id)
   return wrk.format("POST", "/v1/rate-limit/check", { ["Content-Type"] = "application/json" }, body)
 end
 
-local requests, at = {}, 0
+local MILLION = 1000000
+local MILLION_STRIDE = 618033 -- coprime with MILLION
+
+local requests, at, builds = {}, 0, false
 
 function init(args)
   if args[2] then
     for key in io.lines(args[2]) do keys[#keys + 1] = key end
   end
+  -- A million requests do not fit into the generator: each is built when it is sent.
+  builds = args[1] == "tollgate_million"
+  if builds then return end
   local shape = shapes[args[1]] or error("unknown shape: " .. tostring(args[1]))
   for id = 0, CLIENTS - 1 do requests[id] = shape(id) end
 end
 
 function request()
+  if builds then
+    at = (at + MILLION_STRIDE) % MILLION
+    return shapes.tollgate(at)
+  end
   at = (at + STRIDE) % CLIENTS
   return requests[at]
 end
