@@ -1,0 +1,20 @@
+//! Records end to end: real binaries and databases, with exact accounting.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_wrap,
+    clippy::float_cmp,
+    reason = "counts are small"
+)]
+#![allow(clippy::print_stdout, reason = "shows what was measured")]
+
+#[path = "../service/harness.rs"]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+mod harness;
+
+mod accounting;
+mod crashes;
+mod disk;
+mod load;
+mod outages;
+mod stored;
