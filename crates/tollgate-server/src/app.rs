@@ -30,6 +30,7 @@ use crate::http::request_id::RequestIds;
 use crate::listener::ConnectionStats;
 use crate::records::Records;
 use crate::records::metrics::{MetricFormat, MetricSources, Metrics};
+use crate::records::recorder::NodeNames;
 use crate::records::traffic_sample::TrafficSample;
 use crate::runtime::clock::Clock;
 use crate::runtime::data_dir::DataDir;
@@ -63,6 +64,7 @@ pub(crate) struct App {
     listen: SocketAddr,
     /// The engine of the configuration database.
     database: &'static str,
+    node: NodeNames,
 }
 
 /// The settings that a reload replaces.
@@ -134,6 +136,7 @@ impl App {
             body_timeout: settings.server.body_timeout,
             listen: settings.listen,
             database: settings.database.sql(&settings.data_dir).engine().as_str(),
+            node: NodeNames::new(&settings.server),
         })
     }
 
@@ -329,6 +332,7 @@ impl App {
             reload: self.reload(),
             persistence: &self.persistence,
             database: self.database,
+            node: &self.node,
         };
         self.metrics().encode(&sources, format)
     }

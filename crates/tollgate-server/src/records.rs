@@ -1,24 +1,18 @@
 //! What is kept of decisions: metrics, usage totals, a sample of recent traffic for dry runs, the busiest clients, log lines of refusals,
 //! and the records of the decision log, of windows and of rollups.
 
-#[allow(dead_code, reason = "until the flusher is started")]
 pub(crate) mod codec;
-#[allow(dead_code, reason = "until the flusher is started")]
 mod delta_table;
-#[allow(dead_code, unused_imports, reason = "the recorder is not wired yet")]
 pub(crate) mod drain;
-#[allow(dead_code, reason = "until the flusher is started")]
 mod flusher;
 mod identifier;
 pub(crate) mod metrics;
-#[allow(dead_code, reason = "until the flusher is started")]
+pub(crate) mod pipeline;
 pub(crate) mod recorder;
 pub(crate) mod refusal_log;
 mod routes;
-#[allow(dead_code, reason = "until the flusher is started")]
 mod row_buffer;
 mod sampling;
-#[allow(dead_code, unused_imports, reason = "the recorder is not wired yet")]
 pub(crate) mod spool;
 pub(crate) mod top;
 pub(crate) mod traffic_sample;
@@ -30,6 +24,7 @@ use tollgate::RuleSet;
 use tollgate::record::{Record, RecordSink};
 
 use self::metrics::Metrics;
+use self::pipeline::RecordStats;
 use self::recorder::{NodeNames, Recorder};
 use self::refusal_log::RefusalLog;
 use self::top::Top;
@@ -45,6 +40,8 @@ pub(crate) struct Records {
     /// Absent with `records.enabled = false`. Called by the check itself, which knows the latency and the request id.
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) top: Top,
+    /// Figures of what moves records to the database.
+    pub(crate) record_stats: Arc<RecordStats>,
     refusal_log: RefusalLog,
 }
 
@@ -53,11 +50,12 @@ impl Records {
     pub(crate) fn new(rules: &RuleSet, settings: &Settings, shares_counters: bool) -> Self {
         let records = &settings.records;
         let recorder = || {
-            let node = NodeNames { region: settings.server.region.clone(), id: settings.server.id.clone() };
+            let node = NodeNames::new(&settings.server);
             Arc::new(Recorder::new(rules, node, records.sample_allowed, shares_counters))
         };
         Records {
             recorder: records.enabled.then(recorder),
+            record_stats: Arc::default(),
             metrics: Metrics::new(rules, shares_counters),
             usage: Usage::default(),
             traffic_sample: TrafficSample::default(),

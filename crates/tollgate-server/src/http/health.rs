@@ -35,6 +35,9 @@ pub(crate) struct HealthBody {
     /// What could not be written to the data directory. Decisions do not depend on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_dir_error: Option<String>,
+    /// Why records of decisions are not stored. Decisions do not depend on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    records_error: Option<String>,
 }
 
 /// Returns 200 while the process serves requests.
@@ -61,7 +64,9 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
     let config = call.app.config_sync().state();
     let database_error = config.problem();
     let data_dir_error = call.app.persistence().problem();
-    let is_fine = config_error.is_none() && database_error.is_none() && data_dir_error.is_none();
+    let records_error = call.app.limiter().records().record_stats.problem();
+    let causes = [&config_error, &database_error, &data_dir_error, &records_error];
+    let is_fine = causes.iter().all(|cause| cause.is_none());
     let (code, status) = match store {
         StoreState::Rejected(_) => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
         // Every client with an API key would be refused.
@@ -72,7 +77,8 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
         StoreState::Up if is_fine => (StatusCode::OK, "ready"),
         _ => (StatusCode::OK, "degraded"),
     };
-    let causes = HealthBody { status, config_error, store_error, database_error, data_dir_error };
+    let causes =
+        HealthBody { status, config_error, store_error, database_error, data_dir_error, records_error };
     // The causes name servers and files: not for a web page that reaches this route under its own name.
     let is_own = call.settings.hosts.require_own(&call.parts.uri, &call.parts.headers).is_ok();
     let body = if is_own { causes } else { HealthBody { status, ..HealthBody::default() } };

@@ -23,7 +23,7 @@ use tracing::{error, warn};
 pub(crate) use self::database::{AggregateSink, DecisionSink, RecordsConnection};
 use self::delivery::{Delivery, Piece, Stopped};
 pub(crate) use self::quarantine::Quarantine;
-pub(crate) use self::sink::{BatchSink, SinkError};
+use self::sink::BatchSink;
 pub(crate) use self::stats::DrainStats;
 use super::spool::{Batch, SpoolReader, SpoolWatch};
 

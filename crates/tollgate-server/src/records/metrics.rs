@@ -4,6 +4,7 @@ mod collector;
 mod config;
 mod latency;
 mod process;
+mod records;
 mod rules;
 mod series;
 mod service;
@@ -33,6 +34,7 @@ use crate::check::idempotency::IdempotencyStore;
 use crate::config::reload::ReloadHandle;
 use crate::config::sync::ConfigSync;
 use crate::listener::ConnectionStats;
+use crate::records::recorder::NodeNames;
 use crate::runtime::clock::Clock;
 use crate::runtime::data_dir::persistence_status::PersistenceStatus;
 
@@ -52,6 +54,7 @@ pub(crate) struct MetricSources<'a> {
     pub(crate) persistence: &'a PersistenceStatus,
     /// The engine of the configuration database.
     pub(crate) database: &'static str,
+    pub(crate) node: &'a NodeNames,
 }
 
 /// How metrics are written.
@@ -167,6 +170,9 @@ impl Metrics {
         let mut collector = Collector::with_prefix(PREFIX);
         service::collect(sources, &mut collector);
         config::collect(sources, &mut collector);
+        if let Some(recorder) = &sources.limiter.records().recorder {
+            records::collect(sources, recorder, &mut collector);
+        }
         if let Some(redis) = sources.limiter.counters().redis() {
             store::collect(redis, &sources.limiter.reconcile_status(), &mut collector);
         }

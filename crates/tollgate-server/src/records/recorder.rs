@@ -24,6 +24,7 @@ use super::identifier::Identifier;
 use super::routes::{OTHER, Routes};
 use super::row_buffer::{RowBuffer, shard_of_thread};
 use super::sampling::is_sampled;
+use crate::config::settings::ServerSettings;
 
 pub(super) const MICROS_PER_MINUTE: u64 = 60_000_000;
 const WINDOW_SHARDS: usize = 32;
@@ -64,6 +65,12 @@ pub(crate) struct Recorder {
 pub(crate) struct NodeNames {
     pub(crate) region: Box<str>,
     pub(crate) id: Box<str>,
+}
+
+impl NodeNames {
+    pub(crate) fn new(settings: &ServerSettings) -> Self {
+        NodeNames { region: settings.region.clone(), id: settings.id.clone() }
+    }
 }
 
 /// Hashes of the users with a rollup of their own.
@@ -137,6 +144,15 @@ impl Recorder {
     /// Uses the endpoint patterns of new rules.
     pub(crate) fn apply_rules(&self, rules: &RuleSet) {
         self.routes.apply_rules(rules);
+    }
+
+    /// What was not recorded because memory was full.
+    pub(crate) fn dropped(&self) -> [(&'static str, u64); 3] {
+        [
+            ("log_rows", self.log.dropped()),
+            ("window_requests", self.windows.dropped()),
+            ("rollup_requests", self.rollups.dropped()),
+        ]
     }
 
     /// The thread to wake when much is waiting.

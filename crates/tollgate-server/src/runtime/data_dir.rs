@@ -6,6 +6,8 @@
 //! | `keys.secret` | the secret under which API keys are hashed |
 //! | `counters.snap` | memory counters |
 //! | `config.snap` | the last valid configuration of the database |
+//! | `records/` | records that are not in the database yet |
+//! | `records.db` | records, unless they have a database of their own |
 //! | `usage.spool` | usage that is not in the database yet |
 //! | `fleet.seed`, `fleet.nodes` | the hash seed and node count of the fleet |
 //! | `lock` | keeps a second process out |

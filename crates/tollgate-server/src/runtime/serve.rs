@@ -31,6 +31,7 @@ use crate::fleet::reconcile;
 use crate::fleet::top;
 use crate::http::RestService;
 use crate::listener::{self, ConnectionStats};
+use crate::records::pipeline::{Pipeline, PipelineParts};
 use crate::runtime::clock::Clock;
 use crate::runtime::data_dir::{AdminKey, DataDir, DataDirError};
 use crate::runtime::signals::Signals;
@@ -125,6 +126,7 @@ async fn serve_until(
     let app = App::new(&settings, counters, seed, secrets, Clock::start(), connections, persistence);
     let reload = reload_handle(&app, &settings, address);
     app.set_reload(reload.clone());
+    let records = start_records(&app, &settings);
     let tasks = spawn_background_tasks(&app, &data_dir, &reload, &settings, state_log);
     // Clients that connect now wait in the backlog, so the first decision uses the whole configuration.
     app.config_sync().wait_for_initial_load(CONFIG_LOAD_TIMEOUT).await;
@@ -144,7 +146,15 @@ async fn serve_until(
     let drained = listener::run(listener, RestService(Arc::clone(&app)), &server, stats, end).await;
     app.batches().drain(server.drain_timeout.saturating_sub(drained.took)).await;
     drop(tasks);
-    close(&app, data_dir).await
+    close(&app, data_dir, records).await
+}
+
+/// Starts to write records, unless they are switched off.
+fn start_records(app: &App, settings: &Settings) -> Option<Pipeline> {
+    let records = app.limiter().records();
+    let recorder = Arc::clone(records.recorder.as_ref()?);
+    let stats = Arc::clone(&records.record_stats);
+    Some(Pipeline::start(PipelineParts::new(recorder, stats, app.clock(), settings)))
 }
 
 fn reload_handle(app: &Arc<App>, settings: &Settings, address: SocketAddr) -> ReloadHandle {
@@ -159,8 +169,11 @@ fn reload_handle(app: &Arc<App>, settings: &Settings, address: SocketAddr) -> Re
 }
 
 /// Saves what must survive a restart. A failure to save counters becomes the exit code.
-async fn close(app: &Arc<App>, data_dir: Arc<DataDir>) -> Result<(), ServeError> {
+async fn close(app: &Arc<App>, data_dir: Arc<DataDir>, records: Option<Pipeline>) -> Result<(), ServeError> {
     let outcome = save_counters(app, &data_dir).await;
+    if let Some(records) = records {
+        records.stop().await;
+    }
     sync::close(&app.sync_parts(Arc::clone(&data_dir))).await;
     reconcile::shut_down(app.shared_limiter(), app.clock()).await;
     if let Some(redis) = app.counters().redis() {

@@ -33,6 +33,8 @@ fn collect_build_info(sources: &MetricSources<'_>, collector: &mut Collector) {
         ("rust_version", env!("TOLLGATE_RUST_VERSION")),
         ("store", store),
         ("database", sources.database),
+        ("server_id", &sources.node.id),
+        ("region", &sources.node.region),
     ];
     let labels = labels.map(|(name, value)| (name, value.to_owned())).to_vec();
     collector.gauges("build_info", "Version and kind of this node; always 1", [(labels, 1)]);

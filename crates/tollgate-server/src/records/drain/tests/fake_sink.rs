@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use tollgate_stores::sql::records::SourceId;
 
 use super::*;
+use crate::records::drain::sink::SinkError;
 
 /// What happens to a call.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
