@@ -12,6 +12,7 @@ use crate::commands::man::Man;
 use crate::commands::migrate::Migrate;
 use crate::commands::request_args::{RequestArgs, TargetArgs};
 use crate::commands::serve::SettingsFlags;
+use crate::commands::top::Top;
 use crate::commands::{config, keys, limits, penalties, quotas, rules, tiers, users};
 use crate::input::connection::ConnectionArgs;
 use crate::output::Color;
@@ -139,6 +140,8 @@ Examples:
   tollgate inspect ip:203.0.113.7 --endpoint /login
   tollgate inspect api_key:K --tier pro --json")]
     Inspect(Inspect),
+    /// Show the busiest and most refused clients, live (requires a key)
+    Top(Top),
     /// Lint and test rule files; manage the rules of a server
     #[command(
         subcommand,

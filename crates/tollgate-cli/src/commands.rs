@@ -24,4 +24,5 @@ pub(crate) mod rules;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod tiers;
+pub(crate) mod top;
 pub(crate) mod users;

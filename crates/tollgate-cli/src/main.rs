@@ -63,6 +63,7 @@ fn run(
         Command::Reset(target) => commands::reset::run(target, &connect()?, output),
         Command::Explain(request) => commands::explain::run(request, &connect()?, output),
         Command::Inspect(inspect) => commands::inspect::run(inspect, &connect()?, output),
+        Command::Top(top) => commands::top::run(top, &connect()?, output),
         Command::Rules(rules) => commands::rules::run(rules, output, connect),
         Command::Tiers(tiers) => commands::tiers::run(tiers, &connect()?, output),
         Command::Quotas(quotas) => commands::quotas::run(quotas, &connect()?, output),

@@ -67,6 +67,11 @@ impl Output {
         self.width
     }
 
+    /// Whether standard output has colors.
+    pub(crate) fn has_colors(&self) -> bool {
+        self.stdout_colors
+    }
+
     /// Whether `--json` was given.
     pub(crate) fn json(&self) -> bool {
         self.json

@@ -4,6 +4,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::client_name::ClientName;
+use crate::client::ClientError;
 use crate::client::url::query;
 use crate::output::format::{format_duration, format_full_at, format_reset, plural};
 use crate::output::{Style, escape};
@@ -43,6 +44,18 @@ pub(crate) fn run(inspect: &Inspect, client: &Client, output: &Output) -> Result
     let response = client.get(&format!("/v1/admin/counters{}", query(&pairs)))?;
     output.warnings(&response.body);
     Ok(output.response(&response.text, || render(&response.body, output))?)
+}
+
+/// The counters of a client, as the command prints them.
+pub(super) fn counters(
+    name: &ClientName,
+    tenant: Option<&str>,
+    client: &Client,
+    output: &Output,
+) -> Result<String, ClientError> {
+    let tenant = tenant.filter(|_| name.kind != "tenant");
+    let path = format!("/v1/admin/counters{}", query(&[(name.kind, Some(&*name.name)), ("tenant", tenant)]));
+    Ok(render(&client.get(&path)?.body, output))
 }
 
 fn render(body: &Value, output: &Output) -> String {
