@@ -10,6 +10,7 @@ mod decisions;
 mod key_hash;
 mod latency;
 mod maintain;
+mod queries;
 mod rollups;
 mod rows;
 mod source;
@@ -20,4 +21,9 @@ mod windows;
 pub use self::database::{RecordsDatabase, Stored};
 pub use self::latency::{InvalidHistogram, LatencyHistogram};
 pub use self::maintain::{Maintenance, Retention};
+pub use self::queries::{
+    DecisionCursor, Granularity, Order, RECORD_COUNT_MAX, RankedBy, RankedClient, RankedName, RecordFilter,
+    RecordReader, RequestCounts, RollupCursor, RouteUsage, StoredDecision, StoredRollup, StoredWindow,
+    TenantFilter, TrendPoint, Usage, UsagePeriod, Violation, WindowCursor,
+};
 pub use self::rows::{DecisionKind, DecisionRow, RollupRow, RowRange, SourceId, WindowRow};

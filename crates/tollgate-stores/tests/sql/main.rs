@@ -8,6 +8,7 @@ mod harness;
 mod items;
 mod migrations;
 mod names;
+mod record_queries;
 mod records;
 mod records_aggregates;
 mod records_faults;
@@ -112,4 +113,12 @@ on_every_engine![
     records_maintenance::late_minutes_are_added_to_their_hour,
     records_maintenance::maintenance_does_not_disturb_writers,
     records_reports::documented_reports_run,
+    record_queries::decisions_are_read_as_stored,
+    record_queries::decisions_are_filtered,
+    record_queries::decisions_are_paged_in_both_directions,
+    record_queries::windows_are_filtered_and_paged,
+    record_queries::rollups_of_servers_are_merged,
+    record_queries::usage_adds_up_by_period_and_route,
+    record_queries::clients_routes_and_rules_are_ranked,
+    record_queries::trend_counts_every_minute_once,
 ];

@@ -1,0 +1,131 @@
+//! A query with the expressions in which the engines differ: times, sums, and text on MySQL.
+
+use crate::sql::engine::{Row, Transaction};
+use crate::sql::error::DatabaseError;
+use crate::sql::query::{Query, Value};
+use crate::sql::records::time::bind_time;
+use crate::sql::settings::Engine;
+
+use super::granularity::Granularity;
+
+/// A query in the dialect of one engine.
+pub(super) struct Statement<'a> {
+    query: Query<'a>,
+    engine: Engine,
+}
+
+impl<'a> Statement<'a> {
+    pub(super) fn new(engine: Engine, text: &'static str) -> Self {
+        Statement { query: Query::new(text), engine }
+    }
+
+    pub(super) async fn rows(&self, transaction: &mut Transaction) -> Result<Vec<Row>, DatabaseError> {
+        transaction.rows(&self.query).await
+    }
+
+    pub(super) fn push(&mut self, text: &'static str) -> &mut Self {
+        self.query.push(text);
+        self
+    }
+
+    pub(super) fn bind(&mut self, value: impl Into<Value<'a>>) -> &mut Self {
+        self.query.bind(value);
+        self
+    }
+
+    /// Binds a text that is compared with a column. MySQL would compare bytes with a text without using an index.
+    pub(super) fn bind_text(&mut self, text: &'a str) -> &mut Self {
+        match self.engine {
+            Engine::MySql => self.push("CONVERT(").bind(text).push(" USING utf8mb4)"),
+            Engine::Sqlite | Engine::Postgres => self.bind(text),
+        }
+    }
+
+    /// Binds an instant.
+    pub(super) fn bind_time(&mut self, micros: u64) -> Result<&mut Self, DatabaseError> {
+        bind_time(&mut self.query, self.engine, micros)?;
+        Ok(self)
+    }
+
+    /// A column with an instant, as text in UTC.
+    pub(super) fn time(&mut self, column: &'static str) -> &mut Self {
+        match self.engine {
+            Engine::Sqlite => self.push(column),
+            Engine::Postgres => {
+                self.push("to_char(").push(column).push(" AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')")
+            }
+            Engine::MySql => self.push("DATE_FORMAT(").push(column).push(", '%Y-%m-%d %H:%i:%s.%f')"),
+        }
+    }
+
+    /// The start of the period in which an instant lies, as text in UTC.
+    pub(super) fn period(&mut self, column: &'static str, per: Granularity) -> &mut Self {
+        match self.engine {
+            Engine::Sqlite => self.push("substr(").push(column).push(match per {
+                Granularity::Minute => ", 1, 16)",
+                Granularity::Hour => ", 1, 13)",
+                Granularity::Day => ", 1, 10)",
+            }),
+            Engine::Postgres => self.push("to_char(").push(column).push(match per {
+                Granularity::Minute => " AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')",
+                Granularity::Hour => " AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24')",
+                Granularity::Day => " AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+            }),
+            Engine::MySql => self.push("DATE_FORMAT(").push(column).push(match per {
+                Granularity::Minute => ", '%Y-%m-%d %H:%i')",
+                Granularity::Hour => ", '%Y-%m-%d %H')",
+                Granularity::Day => ", '%Y-%m-%d')",
+            }),
+        }
+    }
+
+    /// The sum of a column as a 64-bit integer: sums are decimals on servers.
+    pub(super) fn sum(&mut self, column: &'static str) -> &mut Self {
+        match self.engine {
+            Engine::Sqlite => self.push("SUM(").push(column).push(")"),
+            Engine::Postgres => self.push("CAST(SUM(").push(column).push(") AS BIGINT)"),
+            Engine::MySql => self.push("CAST(SUM(").push(column).push(") AS SIGNED)"),
+        }
+    }
+
+    /// A column that may be a smaller integer.
+    pub(super) fn int(&mut self, column: &'static str) -> &mut Self {
+        match self.engine {
+            Engine::Postgres => self.push("CAST(").push(column).push(" AS BIGINT)"),
+            Engine::Sqlite | Engine::MySql => self.push(column),
+        }
+    }
+
+    /// A truth value as 0 or 1.
+    pub(super) fn flag(&mut self, column: &'static str) -> &mut Self {
+        match self.engine {
+            Engine::Postgres => self.push("CAST(CAST(").push(column).push(" AS INTEGER) AS BIGINT)"),
+            Engine::Sqlite | Engine::MySql => self.push(column),
+        }
+    }
+
+    /// An IP address without its network mask.
+    pub(super) fn address(&mut self, column: &'static str) -> &mut Self {
+        match self.engine {
+            Engine::Postgres => self.push("host(").push(column).push(")"),
+            Engine::Sqlite | Engine::MySql => self.push(column),
+        }
+    }
+
+    /// All texts of a group, separated by spaces.
+    pub(super) fn joined(&mut self, column: &'static str) -> &mut Self {
+        match self.engine {
+            Engine::Sqlite => self.push("group_concat(").push(column).push(", ' ')"),
+            Engine::Postgres => self.push("string_agg(").push(column).push(", ' ')"),
+            Engine::MySql => self.push("GROUP_CONCAT(").push(column).push(" SEPARATOR ' ')"),
+        }
+    }
+}
+
+/// Lets MySQL join texts of any length: its default is 1024 bytes.
+pub(super) async fn allow_long_joins(transaction: &mut Transaction) -> Result<(), DatabaseError> {
+    if transaction.engine() == Engine::MySql {
+        transaction.execute_script("SET SESSION group_concat_max_len = 67108864").await?;
+    }
+    Ok(())
+}
