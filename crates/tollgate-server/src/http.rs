@@ -18,14 +18,12 @@ pub(crate) mod response;
 mod router;
 pub(crate) mod routes;
 
-use bytes::Bytes;
-use http_body_util::Full;
-
 pub(crate) use self::call::Call;
 pub(crate) use self::router::RestService;
+use crate::listener::Payload;
 
-/// A response with its whole body.
-pub(crate) type Response = http::Response<Full<Bytes>>;
+/// A response.
+pub(crate) type Response = http::Response<Payload>;
 
 /// The largest body of requests other than batches and imports.
 pub(crate) const CHECK_BYTES_MAX: usize = 64 << 10;

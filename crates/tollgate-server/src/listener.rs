@@ -8,6 +8,7 @@ mod activity;
 mod connection;
 mod framing;
 mod limits;
+mod payload;
 mod service;
 mod socket;
 mod unsent;
@@ -27,6 +28,7 @@ use tracing::{debug, info, warn};
 use self::activity::Stage;
 use self::connection::{ConnectionPolicy, Connections};
 use self::limits::{ConnectionLimits, ConnectionPermit};
+pub use self::payload::{Payload, StreamAborted};
 pub use self::service::HttpService;
 use crate::config::settings::ServerSettings;
 

@@ -8,16 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollgate_server::config::settings::ServerSettings;
-use tollgate_server::listener::{self, ConnectionStats, DrainReport};
+use tollgate_server::listener::{self, ConnectionStats, DrainReport, Payload};
 
 /// A generous deadline.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -44,7 +43,7 @@ fn with_long_timeouts() -> ServerSettings {
     ServerSettings { header_timeout: PATIENCE, ..settings() }
 }
 
-type Answering = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
+type Answering = Pin<Box<dyn Future<Output = Response<Payload>> + Send>>;
 
 /// Long enough for a test to act meanwhile.
 const SLOW: Duration = Duration::from_secs(2);
@@ -59,10 +58,10 @@ fn respond(request: Request<Incoming>, peer: SocketAddr) -> Answering {
             "/slow" => tokio::time::sleep(SLOW).await,
             "/stuck" => std::future::pending().await,
             "/body" => drop(request.into_body().collect().await),
-            "/large" => return Response::new(Full::from(vec![b'x'; LARGE])),
+            "/large" => return Response::new(Payload::from(vec![b'x'; LARGE])),
             _ => {}
         }
-        Response::new(Full::from(peer.to_string()))
+        Response::new(Payload::from(peer.to_string()))
     })
 }
 

@@ -260,7 +260,7 @@ fn toml(version: u64, sections: Vec<(ItemKind, Vec<Json>)>, next: Option<String>
     // Definitions contain no null, which TOML does not have.
     let text = toml::to_string(&all).unwrap_or_default();
     let body = bytes::Bytes::from(format!("# tollgate configuration, version {version}\n{text}"));
-    let mut response = Response::new(http_body_util::Full::new(body));
+    let mut response = Response::new(body.into());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/toml"));
     response
 }

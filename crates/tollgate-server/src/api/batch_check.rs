@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
-use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -251,7 +250,7 @@ fn item<'a>(outcome: &'a Outcome<'_>, request_id: &'a str) -> ItemBody<'a> {
 }
 
 fn replay(response: &Bytes) -> Response {
-    let mut response = Response::new(Full::new(response.clone()));
+    let mut response = Response::new(response.clone().into());
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

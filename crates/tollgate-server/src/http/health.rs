@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use http_body_util::Full;
 use serde::Serialize;
 use tollgate_stores::counters::StoreState;
 use utoipa::ToSchema;
@@ -11,6 +10,7 @@ use super::{Call, Response, openapi as description};
 use crate::config::sync::Source;
 use crate::http::error::ApiError;
 use crate::http::response;
+use crate::listener::Payload;
 use crate::records::metrics::MetricFormat;
 
 /// Pages may load resources of this server only.
@@ -155,7 +155,7 @@ pub(crate) async fn index(_: Call) -> Result<Response, ApiError> {
 }
 
 fn text(kind: &'static str, text: impl Into<Bytes>) -> Response {
-    let mut response = Response::new(Full::new(text.into()));
+    let mut response = Response::new(Payload::Whole(text.into()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));

@@ -1,8 +1,6 @@
 //! JSON responses.
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use http_body_util::Full;
 use serde::Serialize;
 use tollgate::Timestamp;
 
@@ -17,7 +15,7 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     if serde_json::to_writer(&mut bytes, body).is_err() {
         bytes.clear();
     }
-    let mut response = Response::new(Full::new(Bytes::from(bytes)));
+    let mut response = Response::new(bytes.into());
     *response.status_mut() = status;
     // Sized for all headers, so that the map is allocated once.
     *response.headers_mut() = HeaderMap::with_capacity(HEADERS_USUAL);

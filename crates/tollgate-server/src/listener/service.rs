@@ -9,19 +9,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
-use http_body_util::Full;
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
 
 use super::activity::{Activity, InFlight};
+use super::payload::Payload;
 use super::unsent::ResponseBody;
 
 /// Responds to requests.
 pub trait HttpService: Send + Sync + 'static {
     /// A response in progress.
-    type ResponseFuture: Future<Output = Response<Full<Bytes>>> + Send + Unpin;
+    type ResponseFuture: Future<Output = Response<Payload>> + Send + Unpin;
 
     /// Responds to a request from this address.
     fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Self::ResponseFuture;
@@ -32,7 +31,7 @@ pub trait HttpService: Send + Sync + 'static {
     }
 
     /// The small response in place of one that is declined before it is begun.
-    fn decline(_: &Self::ResponseFuture) -> Response<Full<Bytes>> {
+    fn decline(_: &Self::ResponseFuture) -> Response<Payload> {
         let mut response = Response::default();
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         response
@@ -42,7 +41,7 @@ pub trait HttpService: Send + Sync + 'static {
 impl<S, F> HttpService for S
 where
     S: Fn(Request<Incoming>, SocketAddr) -> F + Send + Sync + 'static,
-    F: Future<Output = Response<Full<Bytes>>> + Send + Unpin,
+    F: Future<Output = Response<Payload>> + Send + Unpin,
 {
     type ResponseFuture = F;
 
@@ -79,7 +78,7 @@ pub(super) struct ResponseFuture<S: HttpService> {
 
 impl<S: HttpService> ResponseFuture<S> {
     /// Decided at the first poll, when the requests before this one have their responses.
-    fn declined(&mut self) -> Option<Response<Full<Bytes>>> {
+    fn declined(&mut self) -> Option<Response<Payload>> {
         let is_first = !std::mem::replace(&mut self.is_begun, true);
         let activity = self.in_flight.as_ref().filter(|_| is_first && S::may_be_large(&self.response))?;
         (!activity.activity().admits_large()).then(|| S::decline(&self.response))
@@ -100,10 +99,9 @@ impl<S: HttpService> Future for ResponseFuture<S> {
         if in_flight.is_last() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        let mut bytes = Bytes::new();
-        if let Poll::Ready(Some(Ok(frame))) = Pin::new(response.body_mut()).poll_frame(cx) {
-            bytes = frame.into_data().unwrap_or_default();
-        }
-        Poll::Ready(Ok(response.map(|_| ResponseBody::new(bytes, in_flight.activity()))))
+        Poll::Ready(Ok(response.map(|payload| match payload {
+            Payload::Whole(bytes) => ResponseBody::new(bytes, in_flight.activity()),
+            Payload::Stream(pieces) => ResponseBody::stream(pieces, in_flight),
+        })))
     }
 }

@@ -4,16 +4,17 @@
 //! stay in memory. The total is updated when a connection's task pauses, not per response: a response that is sent at once costs
 //! the shared counter nothing.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::mpsc;
 
-use super::activity::Activity;
+use super::activity::{Activity, InFlight};
+use super::payload::StreamAborted;
 
 /// What a response that waits on HTTP/2 needs besides its body: a task, a stream, the headers.
 const STREAM_BYTES: usize = 4 * 1024;
@@ -74,25 +75,58 @@ impl Total {
 pub(super) struct ResponseBody {
     rest: Bytes,
     held: Held,
+    /// What follows, if the body is made while the client reads it.
+    pieces: Option<Pieces>,
+}
+
+struct Pieces {
+    receiver: mpsc::Receiver<Result<Bytes, StreamAborted>>,
+    /// The request lasts until its whole response is sent.
+    _in_flight: InFlight,
 }
 
 impl ResponseBody {
     pub(super) fn new(body: Bytes, activity: &Arc<Activity>) -> Self {
         let stream = if activity.is_http2() { STREAM_BYTES } else { 0 };
-        let (bytes, is_large) = (body.len() + stream, body.len() > SMALL_BYTES_MAX);
-        activity.hold(bytes, is_large);
-        ResponseBody { rest: body, held: Held { activity: Arc::clone(activity), bytes, is_large } }
+        let held = Held::new(body.len(), stream, activity);
+        ResponseBody { rest: body, held, pieces: None }
+    }
+
+    pub(super) fn stream(
+        receiver: mpsc::Receiver<Result<Bytes, StreamAborted>>,
+        in_flight: InFlight,
+    ) -> Self {
+        let body = ResponseBody::new(Bytes::new(), in_flight.activity());
+        ResponseBody { pieces: Some(Pieces { receiver, _in_flight: in_flight }), ..body }
+    }
+
+    /// Waits for the next piece that is not empty, if all before it is passed on. Ready without one at the end.
+    fn poll_pieces(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamAborted>> {
+        while self.rest.is_empty() {
+            let Some(pieces) = &mut self.pieces else { break };
+            let Some(piece) = ready!(pieces.receiver.poll_recv(cx)) else {
+                self.pieces = None;
+                break;
+            };
+            self.rest = piece?;
+            let activity = Arc::clone(&self.held.activity);
+            self.held = Held::new(self.rest.len(), 0, &activity);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
 impl Body for ResponseBody {
     type Data = Chunk;
-    type Error = Infallible;
+    type Error = StreamAborted;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Chunk>, Infallible>>> {
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Chunk>, StreamAborted>>> {
+        if let Err(aborted) = ready!(self.poll_pieces(cx)) {
+            return Poll::Ready(Some(Err(aborted)));
+        }
         if self.rest.is_empty() {
             return Poll::Ready(None);
         }
@@ -109,10 +143,13 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
+        self.rest.is_empty() && self.pieces.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
+        if self.pieces.is_some() {
+            return SizeHint::default();
+        }
         SizeHint::with_exact(self.rest.len() as u64)
     }
 }
@@ -143,6 +180,15 @@ struct Held {
     activity: Arc<Activity>,
     bytes: usize,
     is_large: bool,
+}
+
+impl Held {
+    /// A body of this size, and what its stream needs besides.
+    fn new(body: usize, stream: usize, activity: &Arc<Activity>) -> Self {
+        let (bytes, is_large) = (body + stream, body > SMALL_BYTES_MAX);
+        activity.hold(bytes, is_large);
+        Held { activity: Arc::clone(activity), bytes, is_large }
+    }
 }
 
 impl Drop for Held {
