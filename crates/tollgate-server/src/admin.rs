@@ -21,6 +21,7 @@ mod parse;
 pub(crate) mod penalties;
 mod preconditions;
 pub(crate) mod quotas;
+pub(crate) mod records;
 pub(crate) mod reload;
 pub(crate) mod rules;
 mod schema;

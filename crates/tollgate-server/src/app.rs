@@ -30,6 +30,7 @@ use crate::http::request_id::RequestIds;
 use crate::listener::ConnectionStats;
 use crate::records::Records;
 use crate::records::metrics::{MetricFormat, MetricSources, Metrics};
+use crate::records::queries::RecordQueries;
 use crate::records::recorder::NodeNames;
 use crate::records::traffic_sample::TrafficSample;
 use crate::runtime::clock::Clock;
@@ -60,6 +61,7 @@ pub(crate) struct App {
     batches: BatchQueue,
     batch_bodies: BodyBudget,
     request_ids: RequestIds,
+    record_queries: RecordQueries,
     body_timeout: Duration,
     listen: SocketAddr,
     /// The engine of the configuration database.
@@ -129,6 +131,9 @@ impl App {
             batches: BatchQueue::new(&counters),
             batch_bodies: BodyBudget::default(),
             request_ids: RequestIds::new(Seed::random()),
+            record_queries: RecordQueries::new(
+                settings.records.enabled.then(|| settings.records.sql(&settings.data_dir)),
+            ),
             limiter: Arc::new(
                 Limiter::with_records(rules, counters, records, seed)
                     .with_fallback_bounds(settings.counters.bounds()),
@@ -260,6 +265,11 @@ impl App {
 
     pub(crate) fn request_ids(&self) -> &RequestIds {
         &self.request_ids
+    }
+
+    /// Reads the records database.
+    pub(crate) fn record_queries(&self) -> &RecordQueries {
+        &self.record_queries
     }
 
     /// How long a request body may take to arrive.

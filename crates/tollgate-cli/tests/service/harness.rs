@@ -313,9 +313,29 @@ fn parse_answer(bytes: &[u8]) -> Option<Answer> {
         .filter_map(|line| line.split_once(": "))
         .map(|(n, v)| (n.to_lowercase(), v.to_owned()))
         .collect();
-    let length = headers.iter().find(|(name, _)| name == "content-length").map_or("0", |(_, value)| value);
+    let header = |wanted: &str| headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| &**value);
     let body = &bytes[end + 4..];
+    if header("transfer-encoding") == Some("chunked") {
+        let text = String::from_utf8_lossy(&parse_chunks(body)?).into_owned();
+        return Some(Answer { status, headers, text });
+    }
+    let length = header("content-length").unwrap_or("0");
     let length: usize = length.parse().ok()?;
     let text = (body.len() >= length).then(|| String::from_utf8_lossy(&body[..length]).into_owned())?;
     Some(Answer { status, headers, text })
+}
+
+/// The body of a chunked response, once it is complete.
+fn parse_chunks(mut rest: &[u8]) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let end = rest.windows(2).position(|window| window == b"\r\n")?;
+        let length = usize::from_str_radix(std::str::from_utf8(&rest[..end]).ok()?, 16).ok()?;
+        let chunk = rest.get(end + 2..end + 2 + length + 2)?;
+        if length == 0 {
+            return Some(body);
+        }
+        body.extend_from_slice(&chunk[..length]);
+        rest = &rest[end + 2 + length + 2..];
+    }
 }

@@ -25,6 +25,9 @@ mod normalization;
 mod openapi;
 mod other_schemas;
 mod pagination;
+#[path = "../support/record_rows.rs"]
+mod record_rows;
+mod records;
 mod schemathesis;
 mod scopes;
 mod shutdown;

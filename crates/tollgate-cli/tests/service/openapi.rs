@@ -39,7 +39,7 @@ const EVERYTHING: &str = r#"{"rules":[{"name":"i","per":["user"],"limits":[{"req
     "limits":[{"user_id":"l","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}]}"#;
 
 /// One request for every operation, in an order in which each succeeds.
-const REQUESTS: [(&str, &str, &str, u16); 72] = [
+const REQUESTS: [(&str, &str, &str, u16); 81] = [
     ("POST", "/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x"}"#, 200),
     ("POST", "/v1/rate-limit/check", CHECK_BODY, 429),
     (
@@ -101,6 +101,15 @@ const REQUESTS: [(&str, &str, &str, u16); 72] = [
     ("GET", "/v1/admin/counters?user=a", "", 200),
     ("GET", "/v1/admin/top?identifier=user:a", "", 200),
     ("GET", "/v1/admin/top?limit=101", "", 400),
+    ("GET", "/v1/admin/decisions?since=1h&newest=true", "", 200),
+    ("GET", "/v1/admin/decisions?format=csv", "", 200),
+    ("GET", "/v1/admin/windows?identifier=user:a&format=ndjson", "", 200),
+    ("GET", "/v1/admin/rollups?per=hour", "", 200),
+    ("GET", "/v1/admin/rollups?per=year", "", 400),
+    ("GET", "/v1/admin/usage/user:a?since=24h&per=hour", "", 200),
+    ("GET", "/v1/admin/records/top?of=rules&by=refused", "", 200),
+    ("GET", "/v1/admin/records/trend?since=7d", "", 200),
+    ("GET", "/v1/admin/records/violations?limit=5", "", 200),
     ("GET", "/v1/admin/penalties", "", 200),
     ("DELETE", "/v1/admin/penalties/user:nobody", "", 404),
     ("GET", "/v1/admin/export", "", 200),

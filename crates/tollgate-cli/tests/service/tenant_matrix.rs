@@ -1,8 +1,10 @@
 //! Tenants are isolated: a key bound to one tenant against every route, generated from the description (threat 31).
 
 use serde_json::{Value, json};
+use tollgate_stores::sql::records::DecisionKind;
 
 use crate::harness::Service;
+use crate::record_rows::{RecordRows, now_micros};
 
 const SCOPES: [&str; 6] = ["check", "read", "config", "reset", "override", "admin"];
 /// A number that only limits of tenant beta contain.
@@ -17,7 +19,7 @@ fn key(service: &Service, tenant: &str, name: &str) -> Value {
     made.json()
 }
 
-/// What tenant beta has: a quota, a block, a limit, usage.
+/// What tenant beta has: a quota, a block, a limit, usage, records.
 fn put_items_of_beta(service: &Service) {
     let items = [
         ("/v1/admin/quotas/bob?tenant=beta", json!({"tier": "canary-tier", "requests_per_hour": NUMBER})),
@@ -32,6 +34,9 @@ fn put_items_of_beta(service: &Service) {
         let put = service.admin("PUT", path, &body.to_string());
         assert!(put.status == 200 || put.status == 201, "{path}: {}", put.text);
     }
+    let mut records = RecordRows::default();
+    records.add("canary", Some("beta"), now_micros(), DecisionKind::Throttled);
+    records.store(&service.data_dir());
     for (user, endpoint) in [("bob", "/x"), ("bob", "/y"), ("canary-user", "/canary-endpoint")] {
         let body = json!({"tenant": "beta", "user_id": user, "endpoint": endpoint}).to_string();
         assert_eq!(service.admin("POST", "/v1/rate-limit/check", &body).status, 200);
@@ -70,8 +75,13 @@ fn attacks(service: &Service, key_of_beta: &str) -> Vec<(String, String, Vec<Str
             if operation["security"].as_array().unwrap().is_empty() {
                 continue;
             }
-            let values =
-                [("{client}", "login:bob"), ("{endpoint}", "x"), ("{user_id}", "bob"), ("{id}", key_of_beta)];
+            let values = [
+                ("{client}", "login:bob"),
+                ("{endpoint}", "x"),
+                ("{user_id}", "bob"),
+                ("{id}", key_of_beta),
+                ("{identifier}", "user:bob"),
+            ];
             let path = values.iter().fold(path.clone(), |path, (name, value)| path.replace(name, value));
             let path = path.replace("{name}", "canary-tier");
             let bodies = if matches!(&**verb, "post" | "put") { bodies() } else { vec![String::new()] };

@@ -133,7 +133,7 @@ pub(crate) async fn record(call: &Call, event: AuditEvent) {
 }
 
 /// A time in microseconds since 1970: RFC 3339, or a duration before `now`.
-fn parse_time(field: &'static str, text: &str, now: Timestamp) -> Result<u64, ApiError> {
+pub(crate) fn parse_time(field: &'static str, text: &str, now: Timestamp) -> Result<u64, ApiError> {
     let micros = match text.parse::<jiff::Timestamp>() {
         Ok(time) => u64::try_from(time.as_microsecond()).ok(),
         Err(_) => parse_span(text).ok().map(|ago| now.as_micros().saturating_sub(ago.as_micros())),

@@ -19,7 +19,7 @@ use crate::admin::keys::Keys;
 use crate::admin::quotas::Quotas;
 use crate::admin::rules::Rules;
 use crate::admin::tiers::Tiers;
-use crate::admin::{self, counters, limits, penalties, reload};
+use crate::admin::{self, counters, limits, penalties, records, reload};
 use crate::api::{batch_check, check, config, explain, reset, status};
 use crate::auth::Access;
 use crate::auth::scope::Scope;
@@ -49,6 +49,13 @@ use crate::auth::scope::Scope;
         reload::reload,
         counters::counters,
         admin::top::top,
+        records::decisions::decisions,
+        records::windows::windows,
+        records::rollups::rollups,
+        records::usage::usage,
+        records::ranking::top,
+        records::ranking::violations,
+        records::trend::trend,
         penalties::penalties,
         penalties::pardon,
         health::healthz,

@@ -15,7 +15,7 @@ use crate::admin::keys::Keys;
 use crate::admin::quotas::Quotas;
 use crate::admin::rules::Rules;
 use crate::admin::tiers::Tiers;
-use crate::admin::{self, counters, crud, limits, penalties, reload};
+use crate::admin::{self, counters, crud, limits, penalties, records, reload};
 use crate::api::{batch_check, check, config, explain, reset, status};
 use crate::auth::Access;
 use crate::auth::scope::Scope;
@@ -67,7 +67,17 @@ impl Route {
 
     /// Whether it names no tenant, or lists and changes what belongs to several: callers bound to a tenant are refused.
     pub(crate) fn concerns_all_tenants(&self) -> bool {
-        let of_one = ["/v1/admin/quotas", "/v1/admin/blocks", "/v1/admin/counters", "/v1/admin/top"];
+        let of_one = [
+            "/v1/admin/quotas",
+            "/v1/admin/blocks",
+            "/v1/admin/counters",
+            "/v1/admin/top",
+            "/v1/admin/decisions",
+            "/v1/admin/windows",
+            "/v1/admin/rollups",
+            "/v1/admin/usage",
+            "/v1/admin/records",
+        ];
         self.path.starts_with("/v1/admin/") && !of_one.iter().any(|path| self.path.starts_with(path))
     }
 
@@ -157,6 +167,13 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(POST "/v1/admin/reload", ADMIN, reload::reload, body),
     route!(GET "/v1/admin/counters", READ, counters::counters),
     route!(GET "/v1/admin/top", READ, admin::top::top),
+    route!(GET "/v1/admin/decisions", READ, records::decisions::decisions),
+    route!(GET "/v1/admin/windows", READ, records::windows::windows),
+    route!(GET "/v1/admin/rollups", READ, records::rollups::rollups),
+    route!(GET "/v1/admin/usage/{*identifier}", READ, records::usage::usage),
+    route!(GET "/v1/admin/records/top", READ, records::ranking::top),
+    route!(GET "/v1/admin/records/trend", READ, records::trend::trend),
+    route!(GET "/v1/admin/records/violations", READ, records::ranking::violations),
     route!(GET "/v1/admin/penalties", ADMIN, penalties::penalties),
     route!(DELETE "/v1/admin/penalties/{*client}", ADMIN, penalties::pardon),
     route!(GET "/healthz", Access::Anyone, health::healthz),

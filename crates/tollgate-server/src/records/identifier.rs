@@ -15,13 +15,15 @@ pub(crate) struct Identifier<'a> {
 }
 
 impl<'a> Identifier<'a> {
+    /// The client of this address.
+    pub(crate) fn of_ip(ip: IpAddr, ipv6_prefix: u8) -> Self {
+        Identifier { client: Client::Ip(counted_ip(ip, ipv6_prefix)), ipv6_prefix }
+    }
+
     /// The client of a request, if it has any.
     pub(crate) fn of(request: &Request<'a>, ipv6_prefix: u8) -> Option<Self> {
         Some(match request.client()? {
-            Client::Ip(ip) => {
-                let client = Client::Ip(counted_ip(ip, ipv6_prefix));
-                Identifier { client, ipv6_prefix }
-            }
+            Client::Ip(ip) => Identifier::of_ip(ip, ipv6_prefix),
             client => Identifier { client, ipv6_prefix },
         })
     }

@@ -15,7 +15,7 @@ const CLIENT: &str = "#/components/schemas/CheckBody";
 const DECISIONS: [&str; 2] = ["#/components/schemas/DecisionBody", "#/components/schemas/StatusBody"];
 
 /// Response headers: name, type, description. Only the first is always present.
-const HEADERS: [(&str, &str, &str); 17] = [
+const HEADERS: [(&str, &str, &str); 18] = [
     ("X-Request-Id", "string", "Id of the request in the logs: from the request, or generated."),
     ("X-RateLimit-Limit", "string", "Requests per window of the deciding limit."),
     ("X-RateLimit-Remaining", "integer", "Requests that would be admitted now."),
@@ -29,6 +29,7 @@ const HEADERS: [(&str, &str, &str); 17] = [
     ("Retry-After", "integer", "Seconds until a retry can succeed; absent if it never can."),
     ("ETag", "string", "Version, for `If-Match` and `If-None-Match`."),
     ("Location", "string", "Path of the new item."),
+    ("Content-Disposition", "string", "Name of the file, with CSV and NDJSON."),
     ("WWW-Authenticate", "string", "`Bearer`."),
     ("Deprecation", "string", "Since when the route is deprecated: `@` and Unix seconds (RFC 9745)."),
     ("Sunset", "string", "When the route will be removed: an HTTP date (RFC 8594)."),
@@ -174,11 +175,13 @@ fn add_headers(status: &str, response: &mut Value, route: &Route, has_version: b
     // A rule that refuses during an outage is an error, but concerns the client.
     let has_limit = is_decision(response) || decides && status == "503";
     let has_retry_after = matches!(status, "429" | "503") && route.access != Access::Anyone;
+    let is_stream = response["content"]["text/csv"].is_object();
     let is_present = |name: &str| match name {
         "X-Request-Id" => true,
         "Retry-After" => has_retry_after,
         "ETag" => has_version && matches!(status, "200" | "201" | "304"),
         "Location" => status == "201",
+        "Content-Disposition" => status == "200" && is_stream,
         "WWW-Authenticate" => status == "401",
         "Deprecation" | "Sunset" | "Link" => route.deprecated.is_some(),
         _ => has_limit,

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tollgate::rules::Action;
 use tollgate::{Algorithm, Method};
 use tollgate_stores::sql::BlockKind;
+use tollgate_stores::sql::records::{DecisionKind, Granularity};
 
 use crate::auth::scope::Scope;
 
@@ -229,7 +230,14 @@ fn of_parameter(verb: &str, path: &str, parameter: &str) -> Option<Value> {
         }
         "action" => json!({ "enum": Action::ALL.map(Action::as_str) }),
         "source" => json!({ "enum": ["file", "database", "built-in"] }),
-        "format" => json!({ "enum": ["json", "toml"] }),
+        "format" if path == "/v1/admin/export" => json!({ "enum": ["json", "toml"] }),
+        "format" => json!({ "enum": ["json", "csv", "ndjson"] }),
+        "per" => json!({ "enum": Granularity::ALL.map(Granularity::as_str) }),
+        "of" => json!({ "enum": ["clients", "routes", "rules"] }),
+        "by" if path == "/v1/admin/records/top" => json!({ "enum": ["requests", "refused"] }),
+        "decision" => json!({ "enum": DecisionKind::ALL.map(DecisionKind::as_str) }),
+        "identifier" | "route" | "rule" => json!({ "minLength": 1, "maxLength": 2304 }),
+        "endpoint" | "user_id" if is_record_list(path) => json!({ "minLength": 1, "maxLength": 2304 }),
         "kinds" => json!({ "pattern": format!("^{KIND}(,{KIND})*$") }),
         "after" if path == "/v1/rate-limit/explain" => json!({ "pattern": "^[0-9]{1,9}$" }),
         "after" if path.ends_with("/audit") || path.ends_with("/actions") => {
@@ -240,7 +248,6 @@ fn of_parameter(verb: &str, path: &str, parameter: &str) -> Option<Value> {
         "If-None-Match" if verb == "put" => json!({ "enum": ["*"] }),
         "name" if path.starts_with("/v1/admin/rules") => name(),
         "name" | "user" => id(),
-        "identifier" => json!({ "minLength": 1, "maxLength": 2304 }),
         "window_seconds" => json!({ "minimum": 1 }),
         "since" | "until" | "expires_before" | "last_request_after" | "last_request_before" => {
             let span = json!({ "format": "time-span", "pattern": format!("^{SPAN}$") });
@@ -249,6 +256,11 @@ fn of_parameter(verb: &str, path: &str, parameter: &str) -> Option<Value> {
         descriptor if descriptor.starts_with("descriptor.") => id(),
         shared => return of_fact(shared),
     })
+}
+
+/// Whether a path lists records.
+fn is_record_list(path: &str) -> bool {
+    ["/v1/admin/decisions", "/v1/admin/windows", "/v1/admin/rollups"].contains(&path)
 }
 
 /// The constraints of a fact about a request, which bodies and parameters share.

@@ -7,6 +7,7 @@ use crate::http::routes::Route;
 const USER: &str = "user_123";
 const ENDPOINT: &str = "/api/v1/users";
 const CLIENT: &str = "ip:203.0.113.7";
+const IDENTIFIER: &str = "user:user_123";
 const RULE: &str = "uploads";
 const TIER: &str = "pro";
 
@@ -40,6 +41,7 @@ fn parameter_example(operation: &str, is_in_path: bool, name: &str) -> Option<Va
         | (_, true, "user_id") => USER,
         ("status" | "read_config" | "delete_config", _, "endpoint") => ENDPOINT,
         (_, true, "client") => CLIENT,
+        (_, true, "identifier") => IDENTIFIER,
         (_, true, "name") if operation.ends_with("_tier") => TIER,
         (_, true, "name") => RULE,
         _ => return None,
