@@ -10,10 +10,12 @@ use crate::commands::init::Init;
 use crate::commands::inspect::Inspect;
 use crate::commands::man::Man;
 use crate::commands::migrate::Migrate;
+use crate::commands::report::Report;
 use crate::commands::request_args::{RequestArgs, TargetArgs};
 use crate::commands::serve::SettingsFlags;
 use crate::commands::top::Top;
-use crate::commands::{config, keys, limits, penalties, quotas, rules, tiers, users};
+use crate::commands::usage::UsageArgs;
+use crate::commands::{config, decisions, keys, limits, penalties, quotas, rules, tiers, users};
 use crate::input::connection::ConnectionArgs;
 use crate::output::Color;
 
@@ -224,6 +226,19 @@ An invalid file changes nothing: the error lists everything wrong in it.")]
     Reload,
     /// Show the audit log (requires a key)
     Audit(Audit),
+    /// Search and follow the decision log (requires a key)
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  tollgate decisions search --since 1h --decision throttled
+  tollgate decisions tail --client alice"
+    )]
+    Decisions(decisions::Command),
+    /// Show the requests of a client by period and route (requires a key)
+    Usage(UsageArgs),
+    /// Write a report of traffic and refusals as an HTML file (requires a key)
+    Report(Report),
     /// Print the effective settings, or their schema
     #[command(
         subcommand,

@@ -138,7 +138,7 @@ fn kind_in_trail(kind: &str) -> &str {
 }
 
 /// A time or a duration, sent as written: the server's clock decides.
-fn parse_time(text: &str) -> Result<String, String> {
+pub(super) fn parse_time(text: &str) -> Result<String, String> {
     let reason = "must be how long ago, such as 2h, or a time such as 2027-01-31T12:00:00Z";
     parse_expiry(text).map(|_| text.trim().to_owned()).map_err(|_| reason.to_owned())
 }

@@ -11,6 +11,9 @@ mod items;
 mod keys;
 mod migrate;
 mod operations;
+#[path = "../support/record_rows.rs"]
+mod record_rows;
+mod records;
 #[path = "../support/mod.rs"]
 mod support;
 mod width;

@@ -47,6 +47,7 @@ pages! {
     getting_started_page_runs => "docs/getting-started.md",
     glossary_page_runs => "docs/glossary.md",
     operations_page_runs => "docs/operations.md",
+    records_page_runs => "docs/records.md",
     redis_page_runs => "docs/redis.md",
     rules_page_runs => "docs/rules.md",
     scale_page_runs => "docs/scale.md",
