@@ -19,8 +19,12 @@ const PATHS: [&str; 7] = [
     "/v1/admin/records/violations",
 ];
 
+/// So long that the maintenance keeps rows of the past.
+const RETENTION: &str =
+    "[records]\nlog_retention = \"3650d\"\nwindow_retention = \"3650d\"\nrollup_retention = \"3650d\"";
+
 fn with_decisions(count: u64) -> Service {
-    let service = Service::unconfigured();
+    let service = Service::with_config(RETENTION);
     let mut rows = RecordRows::default();
     for number in 0..count {
         let decision = DecisionKind::ALL[usize::try_from(number % 4).unwrap()];
