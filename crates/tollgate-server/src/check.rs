@@ -9,7 +9,7 @@ pub(crate) mod parse;
 pub(crate) mod request;
 pub(crate) mod warnings;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tollgate::accounts::{Accounts, Key};
 use tollgate::counters::StoreError;
@@ -99,12 +99,20 @@ impl Checker<'_> {
         let latency = started.elapsed();
         self.metrics.observe_decision(latency);
         if let Some(recorder) = self.recorder {
-            let mut scratch = Scratch::default();
-            let request = &decision.rules().normalize(request, &mut scratch);
-            let request_id = self.request_id;
-            recorder.offer(&RecordedCheck { request, decision: &decision, latency, request_id });
+            self.record(recorder, request, &decision, latency);
         }
         self.require_available(decision)
+    }
+
+    /// Records a decision, with the request as it was counted.
+    fn record(&self, recorder: &Recorder, request: &Request<'_>, decision: &Decision, latency: Duration) {
+        let request_id = self.request_id;
+        if decision.rules().is_exact() {
+            return recorder.offer(&RecordedCheck { request, decision, latency, request_id });
+        }
+        let mut scratch = Scratch::default();
+        let request = &decision.rules().normalize(request, &mut scratch);
+        recorder.offer(&RecordedCheck { request, decision, latency, request_id });
     }
 
     /// Decides one check without charging it.

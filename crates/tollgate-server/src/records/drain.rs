@@ -54,7 +54,7 @@ impl DrainSettings {
     /// For the decision log.
     pub(crate) const LOG: DrainSettings = DrainSettings {
         rows_max: 5_000,
-        collect_for: Duration::ZERO,
+        collect_for: Duration::from_secs(1),
         backoff_min: Duration::from_millis(200),
         backoff_max: Duration::from_secs(10),
         call_timeout: Duration::from_mins(1),

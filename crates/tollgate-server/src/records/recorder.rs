@@ -4,14 +4,14 @@
 //! there. For a known client it allocates nothing, and no lock is held while something is written.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
-use std::hash::{BuildHasher, Hasher as _, RandomState};
+use std::hash::{BuildHasher, Hasher as _};
 use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::thread::Thread;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use hashbrown::{DefaultHashBuilder, HashSet};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use tollgate::headers::retry_after_secs;
 use tollgate::rules::SampleRate;
@@ -76,7 +76,7 @@ impl NodeNames {
 /// Hashes of the users with a rollup of their own.
 #[derive(Default)]
 pub(super) struct BusyUsers {
-    pub(super) hashing: RandomState,
+    pub(super) hashing: DefaultHashBuilder,
     pub(super) users: HashSet<u64>,
 }
 

@@ -1,9 +1,9 @@
 //! The route of a path: what window records and rollups are kept by.
 
-use std::collections::HashSet;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 
 use arc_swap::ArcSwap;
+use hashbrown::{DefaultHashBuilder, HashSet};
 use parking_lot::RwLock;
 use tollgate::RuleSet;
 use tollgate::endpoint::Endpoint;
@@ -21,7 +21,7 @@ const MINUTES_PER_HOUR: u64 = 60;
 pub(crate) struct Routes {
     patterns: ArcSwap<Patterns>,
     paths: RwLock<Paths>,
-    hashing: RandomState,
+    hashing: DefaultHashBuilder,
 }
 
 #[derive(Default)]
@@ -80,8 +80,11 @@ impl Routes {
     fn has_own_route(&self, path: &str, hour: u64) -> bool {
         let hash = self.hashing.hash_one(path);
         let paths = self.paths.read();
-        if paths.hour == hour && (paths.known.contains(&hash) || paths.known.len() >= PATHS_MAX) {
-            return paths.known.contains(&hash);
+        if paths.hour == hour {
+            let is_known = paths.known.contains(&hash);
+            if is_known || paths.known.len() >= PATHS_MAX {
+                return is_known;
+            }
         }
         drop(paths);
         let mut paths = self.paths.write();

@@ -250,7 +250,7 @@ impl RuleSet {
 
     /// Whether normalization changes nothing.
     #[inline]
-    pub(crate) fn is_exact(&self) -> bool {
+    pub fn is_exact(&self) -> bool {
         self.normalization.is_none()
     }
 
