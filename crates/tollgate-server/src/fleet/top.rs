@@ -12,7 +12,7 @@ use crate::runtime::clock::Clock;
 const PUBLISH_EVERY: Duration = Duration::from_secs(2);
 /// A summary outlives a few failed attempts to replace it.
 const EXPIRES_AFTER: Duration = Duration::from_secs(10);
-/// Entries of each published list. A summary has about 50 kB at most.
+/// Entries of each published list.
 const PUBLISHED_ENTRIES_MAX: usize = 128;
 const PUBLISHED_REFUSALS_MAX: usize = 128;
 

@@ -63,8 +63,7 @@ impl SketchKey for NameKey<'_> {
     }
 }
 
-/// Compares texts that are often both empty. glibc's `memcmp` takes 200 ns for that where it uses AVX-512: it reads from the invalid
-/// address of an empty string, with all bytes masked out.
+/// Compares texts that are often both empty. Skipping `memcmp` for those made `offer` several times faster where it was measured.
 fn is_equal(one: &str, other: &str) -> bool {
     one.len() == other.len() && (one.is_empty() || one == other)
 }
