@@ -28,7 +28,6 @@ use self::metrics::Metrics;
 use self::pipeline::RecordStats;
 use self::recorder::{NodeNames, Recorder};
 use self::refusal_log::RefusalLog;
-use self::top::Top;
 use self::traffic_sample::TrafficSample;
 use self::usage::Usage;
 use crate::config::settings::Settings;
@@ -40,7 +39,6 @@ pub(crate) struct Records {
     pub(crate) traffic_sample: TrafficSample,
     /// Absent with `records.enabled = false`. Called by the check itself, which knows the latency and the request id.
     pub(crate) recorder: Option<Arc<Recorder>>,
-    pub(crate) top: Top,
     /// Figures of what moves records to the database.
     pub(crate) record_stats: Arc<RecordStats>,
     refusal_log: RefusalLog,
@@ -60,7 +58,6 @@ impl Records {
             metrics: Metrics::new(rules, shares_counters),
             usage: Usage::default(),
             traffic_sample: TrafficSample::default(),
-            top: Top::default(),
             refusal_log: RefusalLog::new(settings.log.refusals),
         }
     }
@@ -79,7 +76,6 @@ impl RecordSink for Records {
         self.metrics.offer(record);
         self.usage.offer(record);
         self.traffic_sample.offer(record);
-        self.top.offer(record);
         self.refusal_log.offer(record);
     }
 }

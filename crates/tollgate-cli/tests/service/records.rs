@@ -200,7 +200,7 @@ fn bound_caller_sees_records_of_its_tenant() {
 #[test]
 fn disabled_records_are_reported() {
     let service = Service::with_config("[records]\nenabled = false");
-    for path in PATHS {
+    for path in PATHS.into_iter().chain(["/v1/admin/top"]) {
         let answer = service.admin("GET", path, "");
         assert_eq!(answer.error().0, 409, "{path}: {}", answer.text);
         assert!(answer.text.contains("records.enabled"), "{path}: {}", answer.text);

@@ -16,6 +16,7 @@ pub(crate) mod windows;
 use tollgate_stores::sql::DatabaseError;
 use tollgate_stores::sql::records::RecordReader;
 
+pub(super) use self::filter::normalize_identifier;
 use crate::http::Call;
 use crate::http::error::{ApiError, Code};
 use crate::records::queries::RecordsUnavailable;

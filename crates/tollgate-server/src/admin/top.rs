@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::list_query::check_text;
+use super::records::normalize_identifier;
 use crate::fleet::top::{self, FleetTop};
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, ErrorEnvelope};
 use crate::http::{Call, Response, response};
 use crate::records::top::{RecentRefusal, TopEntry, TopList};
 
@@ -29,12 +30,14 @@ pub(crate) struct TopQuery {
     identifier: Option<String>,
 }
 
-/// The busiest clients, rules and endpoints of the last 45 to 60 seconds, on all nodes that share counters.
+/// The busiest clients, rules and endpoints of the last 45 to 60 seconds, on all nodes that share counters. A request is counted up to a
+/// second after its decision.
 ///
-/// Counts are upper bounds: a count minus its error is a lower bound. The error is 0 unless there are more than about 1,000 clients.
+/// Counts are upper bounds: a count minus its error is a lower bound. The error is 0 for up to 2,000 clients on one
+/// node, and up to 128 on several nodes.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TopResponse {
-    /// Seconds since the first counted request.
+    /// Seconds that the counts cover.
     window_seconds: u64,
     /// Nodes whose counts are included.
     nodes: usize,
@@ -48,10 +51,6 @@ pub(crate) struct TopResponse {
     /// All refused requests; absent if the response is about one tenant or client.
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<u64>,
-    /// Requests since the start that were not counted, because the counts were in use; absent if the response is about one tenant or
-    /// client.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    skipped: Option<u64>,
     /// Clients with the most requests.
     clients: Vec<BusyClientView>,
     /// Clients with the most refused requests.
@@ -112,7 +111,7 @@ pub(crate) struct BusyRuleView {
 /// An endpoint with many requests.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct BusyEndpointView {
-    /// The endpoint, normalized; the first 256 bytes of a longer one.
+    /// The route: the endpoint pattern of a rule, else the path; the first 256 bytes of a longer one.
     endpoint: String,
     /// Requests, at most.
     requests: u64,
@@ -127,7 +126,7 @@ pub(crate) struct BusyEndpointView {
 pub(crate) struct RecentRefusalView {
     /// The last time, in Unix seconds.
     at: u64,
-    /// How often it happened lately.
+    /// How often it happened lately; at least.
     times: u64,
     /// The client: `user:alice`.
     identifier: String,
@@ -149,6 +148,7 @@ pub(crate) struct RecentRefusalView {
     get, path = "/v1/admin/top", params(TopQuery),
     responses(
         (status = 200, description = "The busiest clients, rules and endpoints.", body = TopResponse),
+        (status = 409, description = "Records are disabled.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn top(call: Call) -> Result<Response, ApiError> {
@@ -156,11 +156,9 @@ pub(crate) async fn top(call: Call) -> Result<Response, ApiError> {
     let count_max = parse_limit(query.limit.as_deref())?;
     check_text("identifier", query.identifier.as_deref())?;
     let tenant = call.tenant(query.tenant.as_deref())?;
-    let rules = call.app.limiter().rules();
-    let normalize = |text: &str| rules.normalization().normalize_client(text).into_owned();
-    let selection = Selection { tenant, identifier: query.identifier.as_deref().map(normalize), count_max };
-    drop(rules);
-    let counted = top::collect(call.app.shared_limiter(), call.app.now()).await;
+    let identifier = query.identifier.map(|identifier| normalize_identifier(&call, &identifier));
+    let selection = Selection { tenant, identifier, count_max };
+    let counted = top::collect(call.app.limiter(), call.app.now()).await?;
     Ok(response::json(StatusCode::OK, &TopResponse::new(counted, &selection)))
 }
 
@@ -206,8 +204,7 @@ impl TopResponse {
         // Totals would tell one tenant about the others.
         let of_all =
             |total: u64| Some(total).filter(|_| selection.tenant.is_none() && selection.identifier.is_none());
-        let (requests, refused, skipped) =
-            (of_all(summary.requests), of_all(summary.refused), of_all(summary.skipped));
+        let (requests, refused) = (of_all(summary.requests), of_all(summary.refused));
         let refused_clients = selection.clients(summary.refused_clients);
         let busy: HashMap<(Option<&String>, &String), u64> = summary
             .clients
@@ -232,7 +229,6 @@ impl TopResponse {
             degraded,
             requests,
             refused,
-            skipped,
             most_refused: most_refused.collect(),
             clients: selection.clients(summary.clients).map(BusyClientView::from).collect(),
             rules: selection.names(summary.rules).map(BusyRuleView::from).collect(),

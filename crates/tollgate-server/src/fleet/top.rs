@@ -6,6 +6,8 @@ use std::time::Duration;
 use tollgate::Timestamp;
 
 use crate::ServiceLimiter;
+use crate::records::queries::RecordsUnavailable;
+use crate::records::recorder::Recorder;
 use crate::records::top::TopSummary;
 use crate::runtime::clock::Clock;
 
@@ -30,10 +32,10 @@ pub(crate) struct FleetTop {
 /// Publishes what this node counts, for as long as the service runs.
 pub(crate) async fn publish(limiter: Arc<ServiceLimiter>, clock: Clock) {
     let Some(redis) = limiter.counters().redis().cloned() else { return };
+    let Some(recorder) = limiter.records().recorder.clone() else { return };
     loop {
         tokio::time::sleep(PUBLISH_EVERY).await;
-        let now = clock.now();
-        let summary = own_summary(&limiter, now).await;
+        let summary = own_summary(&recorder, clock.now()).await;
         let summary = summary.shortened(PUBLISHED_ENTRIES_MAX, PUBLISHED_REFUSALS_MAX);
         let report = serde_json::to_vec(&summary).unwrap_or_default();
         // The store reports an outage; the next summary contains what this one would have.
@@ -42,13 +44,20 @@ pub(crate) async fn publish(limiter: Arc<ServiceLimiter>, clock: Clock) {
 }
 
 /// What this node counted until now, and the others until they last published it.
-pub(crate) async fn collect(limiter: &Arc<ServiceLimiter>, now: Timestamp) -> FleetTop {
-    let own = own_summary(limiter, now).await;
+///
+/// # Errors
+/// When this node does not record decisions.
+pub(crate) async fn collect(
+    limiter: &ServiceLimiter,
+    now: Timestamp,
+) -> Result<FleetTop, RecordsUnavailable> {
+    let recorder = limiter.records().recorder.as_ref().ok_or(RecordsUnavailable::Disabled)?;
+    let own = own_summary(recorder, now).await;
     let Some(redis) = limiter.counters().redis() else {
-        return FleetTop { summary: own, nodes: 1, nodes_missing: 0, degraded: false };
+        return Ok(FleetTop { summary: own, nodes: 1, nodes_missing: 0, degraded: false });
     };
     let Ok(others) = redis.fleet().other_reports().await else {
-        return FleetTop { summary: own, nodes: 1, nodes_missing: 0, degraded: true };
+        return Ok(FleetTop { summary: own, nodes: 1, nodes_missing: 0, degraded: true });
     };
     let published = others.reports.len();
     // A report that cannot be read is of another version.
@@ -56,12 +65,12 @@ pub(crate) async fn collect(limiter: &Arc<ServiceLimiter>, now: Timestamp) -> Fl
     let summaries: Vec<TopSummary> = std::iter::once(own).chain(parsed).collect();
     let nodes = summaries.len();
     let nodes_missing = others.missing + 1 + published - nodes;
-    FleetTop { summary: TopSummary::merge(&summaries), nodes, nodes_missing, degraded: false }
+    Ok(FleetTop { summary: TopSummary::merge(&summaries), nodes, nodes_missing, degraded: false })
 }
 
 /// Off the threads that serve requests.
-async fn own_summary(limiter: &Arc<ServiceLimiter>, now: Timestamp) -> TopSummary {
-    let limiter = Arc::clone(limiter);
-    let summary = tokio::task::spawn_blocking(move || limiter.records().top.summary(now)).await;
+async fn own_summary(recorder: &Arc<Recorder>, now: Timestamp) -> TopSummary {
+    let recorder = Arc::clone(recorder);
+    let summary = tokio::task::spawn_blocking(move || recorder.top.summary(now)).await;
     summary.unwrap_or_default()
 }

@@ -233,8 +233,28 @@ fn read_rollup(mut fields: RowReader<'_>) -> Result<RollupRow, Damaged> {
     })
 }
 
-/// Identifier and tenant at the start of the fields of a window record.
-pub(crate) fn client_of(fields: &[u8]) -> Option<(&str, Option<&str>)> {
+/// The key of a window record.
+pub(crate) struct WindowKey<'a> {
+    pub(crate) identifier: &'a str,
+    pub(crate) tenant: Option<&'a str>,
+    pub(crate) route: &'a str,
+}
+
+impl<'a> WindowKey<'a> {
+    /// Reads the fields that the rows of a window have in common.
+    pub(crate) fn read(fields: &'a [u8]) -> Option<Self> {
+        let mut fields = RowReader(fields);
+        Some(WindowKey {
+            identifier: fields.borrowed().ok()??,
+            tenant: fields.borrowed().ok()?,
+            route: fields.borrowed().ok()??,
+        })
+    }
+}
+
+/// Rule and tenant of the fields that the rows of a rollup have in common.
+pub(crate) fn rule_of(fields: &[u8]) -> Option<(&str, Option<&str>)> {
     let mut fields = RowReader(fields);
+    let _route = fields.borrowed().ok()?;
     Some((fields.borrowed().ok()??, fields.borrowed().ok()?))
 }

@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::codec::RowWriter;
+use super::codec::{RowWriter, WindowKey, rule_of};
 use super::delta_table::Spare;
 use super::recorder::{BusyUsers, MICROS_PER_MINUTE, Recorder, RollupCounts, WindowCounts};
 use super::row_buffer::{Rows, SHARDS};
 use super::spool::SpoolWriter;
+use super::top::RequestCounts;
+use crate::runtime::clock::Clock;
 
 /// How often counts are taken.
 const COUNTS_EVERY: Duration = Duration::from_secs(1);
@@ -54,6 +56,7 @@ pub(crate) struct Flusher {
     log: SpoolWriter,
     counts: SpoolWriter,
     fsync_every: Duration,
+    clock: Clock,
     rows: Rows,
     frame: Rows,
     windows: Vec<Spare<WindowCounts>>,
@@ -69,6 +72,7 @@ impl Flusher {
         log: SpoolWriter,
         counts: SpoolWriter,
         fsync_every: Duration,
+        clock: Clock,
     ) -> Self {
         Flusher {
             windows: (0..recorder.windows.shards()).map(|_| Spare::default()).collect(),
@@ -78,6 +82,7 @@ impl Flusher {
             log,
             counts,
             fsync_every,
+            clock,
             rows: Rows::default(),
             frame: Rows::default(),
             minute: 0,
@@ -136,7 +141,7 @@ impl Flusher {
     }
 
     fn flush_windows(&mut self) {
-        let recorder = Arc::clone(&self.recorder);
+        let (recorder, now) = (Arc::clone(&self.recorder), self.clock.now());
         let busy = recorder.busy_users();
         let mut latest = self.minute;
         for (shard, spare) in self.windows.iter_mut().enumerate() {
@@ -152,7 +157,10 @@ impl Flusher {
                         .copied(fields);
                 });
                 latest = latest.max(minute);
-                count_user(&mut self.requests_by_user, &busy, fields, requests);
+                if let Some(key) = WindowKey::read(fields) {
+                    count_user(&mut self.requests_by_user, &busy, &key, requests);
+                    recorder.top.add_window(now, &key, RequestCounts { requests, refused: counts.refused });
+                }
                 if self.frame.bytes.len() >= FRAME_BYTES_MAX {
                     append(&mut self.counts, &mut self.frame);
                 }
@@ -179,7 +187,7 @@ impl Flusher {
     }
 
     fn flush_rollups(&mut self) {
-        let recorder = Arc::clone(&self.recorder);
+        let (recorder, now) = (Arc::clone(&self.recorder), self.clock.now());
         for (shard, spare) in self.rollups.iter_mut().enumerate() {
             recorder.rollups.take(shard, spare, |minute, fields, counts| {
                 self.frame.push(|out| {
@@ -195,6 +203,11 @@ impl Flusher {
                         .text(&recorder.node.region)
                         .text(&recorder.node.id);
                 });
+                if let Some((rule, tenant)) = rule_of(fields) {
+                    let refused = counts.throttled + counts.blocked;
+                    let counts = RequestCounts { requests: counts.allowed + refused, refused };
+                    recorder.top.add_rule(now, rule, tenant, counts);
+                }
                 if self.frame.bytes.len() >= FRAME_BYTES_MAX {
                     append(&mut self.counts, &mut self.frame);
                 }
@@ -211,11 +224,10 @@ fn append(spool: &mut SpoolWriter, frame: &mut Rows) {
     }
 }
 
-/// Counts the requests of a user. `fields` are those of a window record.
-fn count_user(users: &mut HashMap<u64, u64>, busy: &BusyUsers, fields: &[u8], requests: u64) {
-    let Some((identifier, tenant)) = super::codec::client_of(fields) else { return };
-    let Some(user) = identifier.strip_prefix("user:") else { return };
-    let hash = busy.hash(tenant, user);
+/// Counts the requests of a client if it is a user.
+fn count_user(users: &mut HashMap<u64, u64>, busy: &BusyUsers, client: &WindowKey<'_>, requests: u64) {
+    let Some(user) = client.identifier.strip_prefix("user:") else { return };
+    let hash = busy.hash(client.tenant, user);
     if users.len() < COUNTED_USERS_MAX || users.contains_key(&hash) {
         *users.entry(hash).or_insert(0) += requests;
     }

@@ -154,8 +154,8 @@ async fn open_once(parts: &PipelineParts) -> io::Result<(FlusherHandle, [SpoolRe
     note_recovery(parts, &log.2, &aggregates.2);
     let stats = &parts.stats;
     stats.set_spools([&log.0, &aggregates.0].map(|spool: &SpoolWriter| Arc::clone(spool.stats())));
-    let recorder = Arc::clone(&parts.recorder);
-    let flusher = Flusher::new(recorder, Arc::clone(&stats.flushed), log.0, aggregates.0, parts.fsync_every);
+    let (recorder, flush_stats) = (Arc::clone(&parts.recorder), Arc::clone(&stats.flushed));
+    let flusher = Flusher::new(recorder, flush_stats, log.0, aggregates.0, parts.fsync_every, parts.clock);
     Ok((flusher.start()?, [log.1, aggregates.1]))
 }
 

@@ -24,6 +24,7 @@ use super::identifier::Identifier;
 use super::routes::{OTHER, Routes};
 use super::row_buffer::{RowBuffer, shard_of_thread};
 use super::sampling::is_sampled;
+use super::top::Top;
 use crate::config::settings::ServerSettings;
 
 pub(super) const MICROS_PER_MINUTE: u64 = 60_000_000;
@@ -51,6 +52,7 @@ pub(crate) struct Recorder {
     pub(super) windows: DeltaTable<WindowCounts>,
     pub(super) rollups: DeltaTable<RollupCounts>,
     pub(super) node: NodeNames,
+    pub(crate) top: Top,
     routes: Routes,
     busy_users: ArcSwap<BusyUsers>,
     hashing: SipHasher13,
@@ -130,6 +132,7 @@ impl Recorder {
             windows: DeltaTable::new(WINDOW_SHARDS, WINDOWS_MAX / WINDOW_SHARDS),
             rollups: DeltaTable::new(ROLLUP_SHARDS, ROLLUPS_MAX),
             node,
+            top: Top::default(),
             routes: Routes::default(),
             busy_users: ArcSwap::default(),
             hashing: SipHasher13::new_with_key(&Seed::random().0),
@@ -180,6 +183,9 @@ impl Recorder {
             self.count_window(check, identifier, kind, route, minute);
             self.count_rollup(check, kind, route, minute);
         });
+        if kind != DecisionKind::Allowed {
+            self.top.note_refusal(identifier, request, decision);
+        }
         if self.is_logged(decision, kind) {
             let is_filling_up = self.log.push(|out| self.encode(check, identifier, kind, out));
             if let Some(flusher) = self.flusher.get().filter(|_| is_filling_up) {

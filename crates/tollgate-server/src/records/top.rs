@@ -1,59 +1,54 @@
 //! The busiest clients, rules and endpoints of about the last minute, and the latest refusals.
 //!
-//! `offer` is on the request path: it hashes the client, adds to three or four [sketches](sketch) of a fixed size and never waits. If
-//! another thread holds the lock of the client's shard, the request is counted as skipped instead. API keys are kept in the form in
-//! which they may be logged.
+//! The flusher adds the counts of each second to [sketches](sketch) of a bounded size. A request touches the table of refusals only, and
+//! only if it is refused. API keys are kept in the form in which they may be logged.
 
-mod keys;
 mod recent;
 mod sketch;
 mod summary;
 
-use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::hash::{BuildHasher, RandomState};
 
-use hashbrown::DefaultHashBuilder;
 use parking_lot::Mutex;
 use tollgate::headers::retry_after_secs;
-use tollgate::record::{Record, RecordSink};
-use tollgate::{Answer, Id, Timestamp};
+use tollgate::{Answer, Decision, Id, Request, Timestamp};
 
-use self::keys::{ClientKey, NameKey, cut};
 pub(crate) use self::recent::RecentRefusal;
-use self::recent::{NewRefusal, RecentRefusals};
-use self::sketch::Sketch;
+use self::recent::RecentRefusals;
+use self::sketch::{KeyRef, Sketch};
 pub(crate) use self::summary::{TopEntry, TopList, TopSummary};
+use super::codec::WindowKey;
+use super::identifier::Identifier;
 
-/// Threads that count different clients rarely meet. A power of two.
-const SHARDS: usize = 16;
 /// Windows of [`WINDOW_MICROS`]: together they cover the last 45 to 60 seconds.
 const WINDOWS: usize = 4;
 const WINDOW_MICROS: u64 = 15_000_000;
-/// Counters of a shard and window: of clients, 1,024 in all shards. Clients are in one shard each, rules and endpoints in all.
-const CLIENTS_MAX: u16 = 64;
-const RULES_MAX: u16 = 64;
-const ENDPOINTS_MAX: u16 = 128;
-/// Refusals kept by a shard, 1,024 in all.
-const REFUSALS_MAX: usize = 64;
+/// The time that a flush covers.
+const FLUSH_MICROS: u64 = 1_000_000;
+/// Counters of a sketch and window.
+const COUNTERS_MAX: usize = 1_024;
+/// Longer endpoints are cut.
+const NAME_BYTES_MAX: usize = 256;
 
 /// What this node counted in about the last minute.
+#[derive(Default)]
 pub(crate) struct Top {
-    hasher: DefaultHashBuilder,
-    shards: [Mutex<Shard>; SHARDS],
-    skipped: AtomicU64,
+    windows: Mutex<[Window; WINDOWS]>,
+    refusals: Mutex<RecentRefusals>,
+    hashing: RandomState,
 }
 
-struct Shard {
-    windows: [Window; WINDOWS],
-    /// The window of the last request.
-    epoch: u64,
-    refusals: RecentRefusals,
+/// Requests since the last flush.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct RequestCounts {
+    pub(crate) requests: u64,
+    pub(crate) refused: u64,
 }
 
 struct Window {
     /// Windows since 1970.
     epoch: u64,
-    /// The first request.
+    /// When the first counted second began.
     first: Timestamp,
     requests: u64,
     refused: u64,
@@ -63,146 +58,91 @@ struct Window {
     endpoints: Sketch,
 }
 
-impl Default for Top {
-    fn default() -> Self {
-        Top {
-            hasher: DefaultHashBuilder::default(),
-            shards: std::array::from_fn(|_| Mutex::new(Shard::new())),
-            skipped: AtomicU64::new(0),
-        }
-    }
-}
-
-impl RecordSink for Top {
-    /// Counts a request, unless its shard is locked. Peeks (cost 0) are not counted.
-    fn offer(&self, record: &Record<'_>) {
-        let request = record.request;
-        let Some(client) = request.client().filter(|_| request.cost > 0) else { return };
-        let client = ClientKey { tenant: request.tenant.map(Id::as_str).unwrap_or_default(), client };
-        let hash = self.hasher.hash_one(&client);
-        let Some(mut shard) = self.shard(hash).try_lock() else {
-            self.skipped.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
-        shard.add(&self.hasher, record, &client, hash);
-    }
-}
-
 impl Top {
-    fn shard(&self, hash: u64) -> &Mutex<Shard> {
-        // The lowest bits are compared within the shard.
-        let index = usize::try_from(hash >> 48).unwrap_or(0) % SHARDS;
-        &self.shards[index]
+    /// Counts requests of a client on a route. Called by the flusher at `now`.
+    pub(super) fn add_window(&self, now: Timestamp, key: &WindowKey<'_>, counts: RequestCounts) {
+        let mut windows = self.windows.lock();
+        let window = window_at(&mut windows, now);
+        window.requests += counts.requests;
+        window.refused += counts.refused;
+        let client = KeyRef { tenant: key.tenant.unwrap_or_default(), name: key.identifier };
+        window.clients.add(client, counts);
+        if counts.refused > 0 {
+            window.refused_clients.add(client, RequestCounts { requests: counts.refused, ..counts });
+        }
+        add_name(&mut window.endpoints, cut(key.route), key.tenant, counts);
     }
 
-    /// What was counted. Takes milliseconds while all sketches are full; each shard is locked for a small part of it.
-    pub(crate) fn summary(&self, now: Timestamp) -> TopSummary {
-        let read = |shard: &Mutex<Shard>| {
-            let (windows, recent) = shard.lock().read(now);
-            TopSummary { recent, ..TopSummary::merge(&windows) }
+    /// Counts requests that a rule decided. Called by the flusher at `now`.
+    pub(super) fn add_rule(&self, now: Timestamp, rule: &str, tenant: Option<&str>, counts: RequestCounts) {
+        add_name(&mut window_at(&mut self.windows.lock(), now).rules, rule, tenant, counts);
+    }
+
+    /// Keeps a refusal, unless another thread uses the table. Called while the request waits.
+    pub(super) fn note_refusal(
+        &self,
+        identifier: Identifier<'_>,
+        request: &Request<'_>,
+        decision: &Decision,
+    ) {
+        let reason = match decision.answer {
+            // An outage is no refusal of this client.
+            Answer::Admit { .. } | Answer::Unavailable => return,
+            Answer::Refuse { reason, .. } => reason.as_str(),
+            Answer::Block => "blocked",
         };
-        let shards: Vec<TopSummary> = self.shards.iter().map(read).collect();
-        // A client is in one shard only, so that nothing is unknown about it in the others.
-        let clients = TopList::join(shards.iter().map(|shard| shard.clients.clone()));
-        let refused_clients = TopList::join(shards.iter().map(|shard| shard.refused_clients.clone()));
-        let skipped = self.skipped.load(Ordering::Relaxed);
-        let mut summary = TopSummary { skipped, clients, refused_clients, ..TopSummary::merge(&shards) };
+        let (tenant, rule) = (request.tenant.map(Id::as_str), decision.rule_name());
+        let endpoint = cut(request.endpoint.as_str());
+        let hash = self.hashing.hash_one((identifier.client, tenant, rule, reason, endpoint));
+        let Some(mut refusals) = self.refusals.try_lock() else { return };
+        let kept = refusals.entry(hash, || RecentRefusal {
+            at_micros: 0,
+            times: 0,
+            tenant: tenant.map(str::to_owned),
+            identifier: identifier.to_string(),
+            endpoint: endpoint.to_owned(),
+            rule: rule.map(str::to_owned),
+            reason: reason.to_owned(),
+            retry_after: None,
+        });
+        kept.times += 1;
+        kept.at_micros = decision.now.as_micros();
+        kept.retry_after = decision.retry_after().map(retry_after_secs);
+    }
+
+    /// What was counted. Takes milliseconds while all sketches are full.
+    pub(crate) fn summary(&self, now: Timestamp) -> TopSummary {
+        let is_current = |window: &&Window| window.epoch.abs_diff(epoch_of(now)) < WINDOWS as u64;
+        let windows: Vec<TopSummary> =
+            self.windows.lock().iter().filter(is_current).map(|window| window.summary(now)).collect();
+        let recent = RecentRefusal::merge(self.refusals.lock().list());
+        let mut summary = TopSummary { recent, ..TopSummary::merge(&windows) };
         summary.hide_secrets();
         summary
     }
 }
 
-impl Shard {
-    fn new() -> Self {
-        Shard {
-            windows: std::array::from_fn(|_| Window::new()),
-            epoch: 0,
-            refusals: RecentRefusals::new(REFUSALS_MAX),
-        }
-    }
-
-    fn add(&mut self, hasher: &DefaultHashBuilder, record: &Record<'_>, client: &ClientKey<'_>, hash: u64) {
-        let decision = record.decision;
-        let reason = match decision.answer {
-            // An outage is no refusal of this client.
-            Answer::Admit { .. } | Answer::Unavailable => None,
-            Answer::Refuse { reason, .. } => Some(reason.as_str()),
-            Answer::Block => Some("blocked"),
-        };
-        let (endpoint, rule) = (cut(record.request.endpoint.as_str()), decision.rule_name());
-        let window = self.window(decision.now);
-        window.requests += 1;
-        window.clients.add(hash, client, reason.is_some());
-        let names = [(&mut window.endpoints, Some(endpoint)), (&mut window.rules, rule)];
-        for (sketch, name) in names {
-            let Some(name) = name else { continue };
-            let all = NameKey { tenant: "", name };
-            sketch.add(hasher.hash_one(&all), &all, reason.is_some());
-            if !client.tenant.is_empty() {
-                let of_tenant = NameKey { tenant: client.tenant, name };
-                sketch.add(hasher.hash_one(&of_tenant), &of_tenant, reason.is_some());
-            }
-        }
-        let Some(reason) = reason else { return };
-        window.refused += 1;
-        window.refused_clients.add(hash, client, true);
-        self.refusals.add(&NewRefusal {
-            hash: hasher.hash_one((hash, rule, reason, endpoint)),
-            at: decision.now,
-            client,
-            endpoint,
-            rule,
-            reason,
-            retry_after: decision.retry_after().map(retry_after_secs),
-        });
-    }
-
-    /// The window of a request. One that is a little late belongs to the current window.
-    fn window(&mut self, now: Timestamp) -> &mut Window {
-        let epoch = epoch_of(now);
-        // The second case is a clock that was set back.
-        if epoch > self.epoch || self.epoch - epoch > WINDOWS as u64 {
-            self.epoch = epoch;
-            self.windows[slot_of(epoch)].restart(epoch, now);
-        }
-        &mut self.windows[slot_of(self.epoch)]
-    }
-
-    /// The windows of the last minute, and the refusals.
-    fn read(&self, now: Timestamp) -> (Vec<TopSummary>, Vec<RecentRefusal>) {
-        let epoch = epoch_of(now);
-        let is_current = |window: &&Window| window.epoch.abs_diff(epoch) < WINDOWS as u64;
-        let windows = self.windows.iter().filter(is_current).map(|window| window.summary(now));
-        (windows.collect(), self.refusals.list().collect())
-    }
-}
-
-impl Window {
-    const fn new() -> Self {
+impl Default for Window {
+    fn default() -> Self {
         Window {
             epoch: 0,
             first: Timestamp::from_secs(0),
             requests: 0,
             refused: 0,
-            clients: Sketch::new(CLIENTS_MAX),
-            refused_clients: Sketch::new(CLIENTS_MAX),
-            rules: Sketch::new(RULES_MAX),
-            endpoints: Sketch::new(ENDPOINTS_MAX),
+            clients: Sketch::new(COUNTERS_MAX),
+            refused_clients: Sketch::new(COUNTERS_MAX),
+            rules: Sketch::new(COUNTERS_MAX),
+            endpoints: Sketch::new(COUNTERS_MAX),
         }
     }
+}
 
-    fn restart(&mut self, epoch: u64, now: Timestamp) {
-        (self.epoch, self.first, self.requests, self.refused) = (epoch, now, 0, 0);
-        let sketches = [&mut self.clients, &mut self.refused_clients, &mut self.rules, &mut self.endpoints];
-        sketches.into_iter().for_each(Sketch::clear);
-    }
-
+impl Window {
     fn summary(&self, now: Timestamp) -> TopSummary {
         TopSummary {
             window_seconds: now.since(self.first).as_secs_ceil().max(1),
             requests: self.requests,
             refused: self.refused,
-            skipped: 0,
             clients: self.clients.list(),
             refused_clients: self.refused_clients.list(),
             rules: self.rules.list(),
@@ -212,12 +152,33 @@ impl Window {
     }
 }
 
-fn epoch_of(now: Timestamp) -> u64 {
-    now.as_micros() / WINDOW_MICROS
+/// The window of a flush; replaces the one of a minute ago.
+fn window_at(windows: &mut [Window; WINDOWS], now: Timestamp) -> &mut Window {
+    let epoch = epoch_of(now);
+    let slot = usize::try_from(epoch % WINDOWS as u64).unwrap_or(0);
+    let window = &mut windows[slot];
+    if window.epoch != epoch {
+        let first = Timestamp::from_micros(now.as_micros().saturating_sub(FLUSH_MICROS));
+        *window = Window { epoch, first, ..Window::default() };
+    }
+    window
 }
 
-fn slot_of(epoch: u64) -> usize {
-    usize::try_from(epoch % WINDOWS as u64).unwrap_or(0)
+/// Counts requests of a rule or an endpoint: among all requests, whose entries have no tenant, and again in the tenant.
+fn add_name(sketch: &mut Sketch, name: &str, tenant: Option<&str>, counts: RequestCounts) {
+    sketch.add(KeyRef { tenant: "", name }, counts);
+    if let Some(tenant) = tenant {
+        sketch.add(KeyRef { tenant, name }, counts);
+    }
+}
+
+/// The start of a long endpoint.
+fn cut(endpoint: &str) -> &str {
+    &endpoint[..endpoint.floor_char_boundary(NAME_BYTES_MAX)]
+}
+
+fn epoch_of(now: Timestamp) -> u64 {
+    now.as_micros() / WINDOW_MICROS
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ pub(super) fn run(top: &Top, client: &Client, colors: bool) -> io::Result<Exit> 
 
 fn show(
     terminal: &mut DefaultTerminal,
-    asks: &Sender<OpenRequest>,
+    asks: &Sender<Option<OpenRequest>>,
     answered: &Receiver<Update>,
     colors: bool,
 ) -> io::Result<()> {
@@ -72,7 +72,8 @@ fn show(
             Action::Nothing => {}
             Action::Quit => return Ok(()),
             // The other thread ends only with this one.
-            Action::Open { identifier, tenant } => drop(asks.send(OpenRequest { identifier, tenant })),
+            Action::Open { identifier, tenant } => drop(asks.send(Some(OpenRequest { identifier, tenant }))),
+            Action::Close => drop(asks.send(None)),
         }
     }
 }
@@ -93,15 +94,17 @@ fn apply(view: &mut View, update: Update) {
     view.clamp_selection();
 }
 
-/// Asks for the lists at every interval, and for the client that was opened last, until the view is closed.
-fn ask_server(top: &Top, client: &Client, asked: &Receiver<OpenRequest>, answers: &Sender<Update>) {
+/// Asks for the lists at every interval, and for the client that is open, until the view is closed.
+fn ask_server(top: &Top, client: &Client, asked: &Receiver<Option<OpenRequest>>, answers: &Sender<Update>) {
     let mut open: Option<OpenRequest> = None;
     let mut next = Instant::now();
     loop {
         match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Ok(request) => {
-                let _ = answers.send(client_update(top, client, &request));
-                open = Some(request);
+                open = request;
+                if let Some(request) = &open {
+                    let _ = answers.send(client_update(top, client, request));
+                }
             }
             Err(RecvTimeoutError::Timeout) => {
                 let _ = answers.send(lists_update(top, client));
@@ -133,11 +136,17 @@ fn client_update(top: &Top, client: &Client, open: &OpenRequest) -> Update {
         Err(error) => return Update::Failed(error.to_string()),
     };
     let output = Output::new(false, Color::Never);
-    let counters = match ClientName::parse(identifier) {
+    let counters = match ClientName::parse(without_prefix_length(identifier)) {
         Ok(name) => {
             inspect::counters(&name, tenant_filter, client, &output).unwrap_or_else(|error| error.to_string())
         }
         Err(_) => "no counters: the name of this client is hidden".to_owned(),
     };
     Update::Client { identifier: identifier.clone(), tenant: tenant.clone(), counters, top: listed }
+}
+
+/// An IPv6 client is listed by its counted prefix; any address of it has the same counters.
+pub(super) fn without_prefix_length(identifier: &str) -> &str {
+    let address = identifier.split_once('/').filter(|_| identifier.starts_with("ip:"));
+    address.map_or(identifier, |(address, _)| address)
 }

@@ -5,13 +5,14 @@ use ratatui::style::Color as TerminalColor;
 use serde_json::json;
 
 use super::draw::draw;
+use super::live::without_prefix_length;
 use super::rows::List;
 use super::view::{Action, OpenClient, View};
 use super::*;
 use crate::output::Color;
 
 fn response() -> Value {
-    json!({"window_seconds": 50, "nodes": 2, "nodes_missing": 0, "degraded": false, "requests": 1500, "refused": 30, "skipped": 0,
+    json!({"window_seconds": 50, "nodes": 2, "nodes_missing": 0, "degraded": false, "requests": 1500, "refused": 30,
         "clients": [
             {"identifier": "user:alice", "tenant": "acme", "requests": 1000, "requests_error": 0, "refused": 10},
             {"identifier": "ip:192.0.2.7", "requests": 400, "requests_error": 3, "refused": 20},
@@ -158,8 +159,9 @@ fn enter_opens_a_client_and_esc_returns() {
         assert!(shown.contains(text), "{text}: {shown}");
     }
     assert!(!shown.contains("blocked"), "of another client: {shown}");
-    press(&mut view, "\u{1b}");
+    assert_eq!(press(&mut view, "\u{1b}"), Action::Close);
     assert!(view.open.is_none());
+    assert_eq!(press(&mut view, "\u{1b}"), Action::Nothing);
     press(&mut view, "?");
     assert!(screen(&view, 80, 24, true).0.contains("this help"));
     assert_eq!((press(&mut view, "x"), view.is_help), (Action::Nothing, false));
@@ -172,4 +174,13 @@ fn errors_and_causes_are_shown() {
     assert!(screen(&view, 80, 24, true).0.contains("health: degraded: redis: connection refused"));
     view.error = Some("cannot connect".to_owned());
     assert!(screen(&view, 80, 24, true).0.contains("error: cannot connect"));
+}
+
+#[test]
+fn prefix_is_inspected_by_its_address() {
+    for (listed, inspected) in
+        [("ip:2001:db8::/64", "ip:2001:db8::"), ("ip:192.0.2.7", "ip:192.0.2.7"), ("user:a/b", "user:a/b")]
+    {
+        assert_eq!(without_prefix_length(listed), inspected);
+    }
 }

@@ -27,6 +27,8 @@ pub(super) enum Action {
         identifier: String,
         tenant: String,
     },
+    /// No client is opened any more.
+    Close,
 }
 
 /// An opened client.
@@ -96,7 +98,10 @@ impl View {
         match key.code {
             KeyCode::Char('q') => return Action::Quit,
             KeyCode::Char('?') => self.is_help = true,
-            KeyCode::Esc | KeyCode::Backspace if self.open.is_some() => self.open = None,
+            KeyCode::Esc | KeyCode::Backspace if self.open.is_some() => {
+                self.open = None;
+                return Action::Close;
+            }
             KeyCode::Esc => self.set_filter(String::new()),
             _ if self.open.is_some() => {}
             KeyCode::Tab | KeyCode::Right => self.show_list(self.list + 1),

@@ -53,7 +53,7 @@ impl Filters<'_> {
 }
 
 /// The identifier as it is recorded: normalized like the id of a request.
-pub(super) fn normalize_identifier(call: &Call, identifier: &str) -> String {
+pub(in crate::admin) fn normalize_identifier(call: &Call, identifier: &str) -> String {
     let rules = call.app.limiter().rules();
     let ids = rules.normalization().ids;
     let Some((kind, id)) = identifier.split_once(':') else { return identifier.to_owned() };

@@ -4,16 +4,16 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
-use tollgate::Timestamp;
 
-use super::sketch::{KeyText, SketchKey};
+/// Refusals that are always kept.
+const KEPT_MAX: usize = 512;
 
 /// A refusal, and how often it repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RecentRefusal {
     /// The last time, in microseconds.
     pub(crate) at_micros: u64,
-    /// Refusals like this one, while the entry existed.
+    /// Refusals like this one, while the entry existed; at least.
     pub(crate) times: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tenant: Option<String>,
@@ -44,92 +44,36 @@ impl RecentRefusal {
                 .or_insert(refusal);
         }
         let mut merged: Vec<Self> = merged.into_values().collect();
-        merged.sort_by(|one, other| {
-            (Reverse(one.at_micros), &one.identifier).cmp(&(Reverse(other.at_micros), &other.identifier))
-        });
+        let order = |each: &Self| (Reverse(each.at_micros), each.identifier.clone(), each.endpoint.clone());
+        merged.sort_by_cached_key(order);
         merged
     }
 }
 
-/// A refusal as it happens.
-pub(super) struct NewRefusal<'a, C> {
-    /// Of client, rule, reason and endpoint.
-    pub(super) hash: u64,
-    pub(super) at: Timestamp,
-    pub(super) client: &'a C,
-    pub(super) endpoint: &'a str,
-    pub(super) rule: Option<&'a str>,
-    pub(super) reason: &'static str,
-    pub(super) retry_after: Option<u64>,
-}
-
-/// A bounded number of refusals; a new one replaces the oldest.
-#[derive(Debug)]
-pub(super) struct RecentRefusals {
-    kept_max: usize,
-    kept: Vec<KeptRefusal>,
-}
-
+/// The latest refusals: at least [`KEPT_MAX`] of them, at most twice as many.
 #[derive(Debug, Default)]
-struct KeptRefusal {
-    hash: u64,
-    at: Timestamp,
-    times: u64,
-    client: KeyText,
-    endpoint: String,
-    rule: String,
-    reason: &'static str,
-    retry_after: Option<u64>,
+pub(super) struct RecentRefusals {
+    /// By a keyed hash of what is equal in repeated refusals.
+    kept: HashMap<u64, RecentRefusal>,
 }
 
 impl RecentRefusals {
-    pub(super) const fn new(kept_max: usize) -> Self {
-        RecentRefusals { kept_max, kept: Vec::new() }
-    }
-
-    pub(super) fn add<C: SketchKey>(&mut self, new: &NewRefusal<'_, C>) {
-        let is_same = |kept: &KeptRefusal| kept.hash == new.hash && new.client.is(&kept.client);
-        let kept = if let Some(known) = self.kept.iter().position(is_same) {
-            &mut self.kept[known]
-        } else {
-            let kept = self.take_entry();
-            (kept.hash, kept.times, kept.reason) = (new.hash, 0, new.reason);
-            new.client.write(&mut kept.client);
-            overwrite(&mut kept.endpoint, new.endpoint);
-            overwrite(&mut kept.rule, new.rule.unwrap_or_default());
-            kept
-        };
-        (kept.at, kept.retry_after) = (new.at, new.retry_after);
-        kept.times += 1;
-    }
-
-    /// An unused entry, or the oldest.
-    fn take_entry(&mut self) -> &mut KeptRefusal {
-        if self.kept.len() < self.kept_max {
-            self.kept.push(KeptRefusal::default());
+    /// The entry of a refusal; `new` describes it if there is none.
+    pub(super) fn entry(&mut self, hash: u64, new: impl FnOnce() -> RecentRefusal) -> &mut RecentRefusal {
+        if self.kept.len() >= 2 * KEPT_MAX && !self.kept.contains_key(&hash) {
+            self.forget_oldest();
         }
-        let oldest = (0..self.kept.len()).min_by_key(|position| self.kept[*position].at);
-        // There is at least the entry pushed above.
-        &mut self.kept[oldest.unwrap_or(0)]
+        self.kept.entry(hash).or_insert_with(new)
     }
 
-    pub(super) fn list(&self) -> impl Iterator<Item = RecentRefusal> {
-        let some = |text: &String| Some(text).filter(|text| !text.is_empty()).cloned();
-        self.kept.iter().map(move |kept| RecentRefusal {
-            at_micros: kept.at.as_micros(),
-            times: kept.times,
-            tenant: some(&kept.client.tenant),
-            identifier: kept.client.name.clone(),
-            endpoint: kept.endpoint.clone(),
-            rule: some(&kept.rule),
-            reason: kept.reason.to_owned(),
-            retry_after: kept.retry_after,
-        })
+    pub(super) fn list(&self) -> Vec<RecentRefusal> {
+        self.kept.values().cloned().collect()
     }
-}
 
-/// Reuses the buffer.
-pub(super) fn overwrite(buffer: &mut String, text: &str) {
-    buffer.clear();
-    buffer.push_str(text);
+    /// Half at a time, so that few requests pay for it.
+    fn forget_oldest(&mut self) {
+        let mut times: Vec<u64> = self.kept.values().map(|each| each.at_micros).collect();
+        let (_, newest_forgotten, _) = times.select_nth_unstable_by(KEPT_MAX, |one, other| other.cmp(one));
+        self.kept.retain(|_, each| each.at_micros > *newest_forgotten);
+    }
 }

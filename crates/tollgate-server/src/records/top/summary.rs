@@ -12,12 +12,10 @@ use crate::auth::api_keys::contains_key;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct TopSummary {
-    /// Seconds since the first request that is counted.
+    /// Seconds since the first second that is counted.
     pub(crate) window_seconds: u64,
     pub(crate) requests: u64,
     pub(crate) refused: u64,
-    /// Requests since the start that were not counted, because another thread held the lock.
-    pub(crate) skipped: u64,
     /// Clients by requests.
     pub(crate) clients: TopList,
     /// Clients by refused requests.
@@ -74,7 +72,7 @@ impl TopList {
                 sum.count += entry.count;
                 sum.error += entry.error;
                 sum.refused += entry.refused;
-                // Long names are cut, so that a list may have two entries of the same name.
+                // Names with a secret are hidden, so that a list may have two entries of the same name.
                 if sum.last_list.replace(number) != Some(number) {
                     sum.absent_max += list.absent_max;
                 }
@@ -91,16 +89,6 @@ impl TopList {
             }
         };
         TopList { entries: sums.into_iter().map(entry).collect(), absent_max }.sorted()
-    }
-
-    /// Joins lists without common keys.
-    pub(super) fn join(lists: impl IntoIterator<Item = TopList>) -> Self {
-        let mut joined = TopList::default();
-        for list in lists {
-            joined.entries.extend(list.entries);
-            joined.absent_max = joined.absent_max.max(list.absent_max);
-        }
-        joined.sorted()
     }
 
     /// The first entries.
@@ -133,7 +121,6 @@ impl TopSummary {
             window_seconds: nodes.iter().map(|node| node.window_seconds).max().unwrap_or(0),
             requests: total(|node| node.requests),
             refused: total(|node| node.refused),
-            skipped: total(|node| node.skipped),
             clients: list(|node| &node.clients),
             refused_clients: list(|node| &node.refused_clients),
             rules: list(|node| &node.rules),
@@ -155,6 +142,7 @@ impl TopSummary {
             ..self
         }
     }
+
     /// Replaces names with an API key in them.
     pub(super) fn hide_secrets(&mut self) {
         let lists = [&mut self.clients, &mut self.refused_clients, &mut self.rules, &mut self.endpoints];
