@@ -58,9 +58,9 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit_logs (
     degraded BOOLEAN NOT NULL,
     truncated BOOLEAN NOT NULL,
     PRIMARY KEY (timestamp, log_id),
-    INDEX rate_limit_audit_logs_by_identifier (identifier, timestamp),
-    INDEX rate_limit_audit_logs_by_decision (decision, timestamp),
-    INDEX rate_limit_audit_logs_by_tenant (tenant, timestamp)
+    INDEX rate_limit_audit_logs_by_identifier (identifier, timestamp, log_id),
+    INDEX rate_limit_audit_logs_by_decision (decision, timestamp, log_id),
+    INDEX rate_limit_audit_logs_by_tenant (tenant, timestamp, log_id)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
 PARTITION BY RANGE COLUMNS (timestamp) (PARTITION p_max VALUES LESS THAN (MAXVALUE));
 
@@ -86,8 +86,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_records (
     updated_at DATETIME(6) NOT NULL,
     key_hash BINARY(16) NOT NULL,
     PRIMARY KEY (window_start, key_hash),
-    INDEX rate_limit_records_by_identifier (identifier, window_start),
-    INDEX rate_limit_records_by_route (route_path, window_start)
+    INDEX rate_limit_records_by_identifier (identifier, window_start, key_hash),
+    INDEX rate_limit_records_by_route (route_path, window_start, key_hash)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
 PARTITION BY RANGE COLUMNS (window_start) (PARTITION p_max VALUES LESS THAN (MAXVALUE));
 

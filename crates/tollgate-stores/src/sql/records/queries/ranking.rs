@@ -6,7 +6,7 @@ use crate::sql::error::DatabaseError;
 use super::columns::Columns;
 use super::counts::RequestCounts;
 use super::filter::RecordFilter;
-use super::statement::Statement;
+use super::statement::{Statement, allow_large_groups};
 use super::trend::RollupSource;
 use super::{rollups, windows};
 
@@ -65,11 +65,15 @@ pub(super) async fn clients(
     count_max: u32,
 ) -> Result<Vec<RankedClient>, DatabaseError> {
     let mut transaction = pool.begin_snapshot().await?;
+    allow_large_groups(&mut transaction).await?;
     let mut statement = Statement::new(transaction.engine(), "SELECT r.tenant, r.identifier, ");
     statement.sum("r.allowed").push(", ").sum("r.refused").push(" FROM rate_limit_records r WHERE 1 = 1");
     filter.push(&mut statement, &windows::COLUMNS)?;
     statement.push(match by {
-        RankedBy::Requests => " GROUP BY r.tenant, r.identifier ORDER BY SUM(r.request_count) DESC",
+        // Not SUM(r.request_count): a third sum takes a fifth of the time.
+        RankedBy::Requests => {
+            " GROUP BY r.tenant, r.identifier ORDER BY SUM(r.allowed) + SUM(r.refused) DESC"
+        }
         RankedBy::Refused => {
             " AND r.refused > 0 GROUP BY r.tenant, r.identifier ORDER BY SUM(r.refused) DESC"
         }
@@ -141,6 +145,7 @@ pub(super) async fn violations(
     count_max: u32,
 ) -> Result<Vec<Violation>, DatabaseError> {
     let mut transaction = pool.begin_snapshot().await?;
+    allow_large_groups(&mut transaction).await?;
     let mut statement = Statement::new(transaction.engine(), "SELECT r.tenant, r.identifier, r.route_path, ");
     statement.sum("r.allowed").push(", ").sum("r.refused");
     statement.push(", COUNT(*), MAX(r.limit_value), ").time("MAX(r.window_start)");

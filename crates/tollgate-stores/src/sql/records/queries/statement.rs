@@ -1,6 +1,6 @@
 //! A query with the expressions in which the engines differ: times, sums, and text on MySQL.
 
-use crate::sql::engine::{Row, Transaction};
+use crate::sql::engine::{Row, Transaction, to_i64};
 use crate::sql::error::DatabaseError;
 use crate::sql::query::{Query, Value};
 use crate::sql::records::time::bind_time;
@@ -41,9 +41,16 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// Binds an instant.
+    /// Binds an instant. PostgreSQL would parse a text again for every row of a scan; it computes this expression once. The number
+    /// is exact until 2106.
     pub(super) fn bind_time(&mut self, micros: u64) -> Result<&mut Self, DatabaseError> {
-        bind_time(&mut self.query, self.engine, micros)?;
+        match self.engine {
+            Engine::Postgres => {
+                let micros = to_i64(micros, "time")?;
+                self.push("to_timestamp(CAST(").bind(micros).push(" AS DOUBLE PRECISION) / 1000000)");
+            }
+            Engine::Sqlite | Engine::MySql => bind_time(&mut self.query, self.engine, micros)?,
+        }
         Ok(self)
     }
 
@@ -126,6 +133,25 @@ impl<'a> Statement<'a> {
 pub(super) async fn allow_long_joins(transaction: &mut Transaction) -> Result<(), DatabaseError> {
     if transaction.engine() == Engine::MySql {
         transaction.execute_script("SET SESSION group_concat_max_len = 67108864").await?;
+    }
+    Ok(())
+}
+
+/// Lets servers group all clients of a day in memory: by default PostgreSQL sorts their windows on disk above 4 MB, and MySQL
+/// groups on disk above 16 MB. PostgreSQL also plans for the bound times, and does not compile the query, which takes longer than it
+/// saves.
+pub(super) async fn allow_large_groups(transaction: &mut Transaction) -> Result<(), DatabaseError> {
+    match transaction.engine() {
+        Engine::Sqlite => {}
+        Engine::Postgres => {
+            let settings = "SET LOCAL work_mem = '64MB'; SET LOCAL jit = off; \
+                            SET LOCAL plan_cache_mode = force_custom_plan";
+            transaction.execute_script(settings).await?;
+        }
+        Engine::MySql => {
+            let memory = "SET SESSION tmp_table_size = 268435456, SESSION max_heap_table_size = 268435456";
+            transaction.execute_script(memory).await?;
+        }
     }
     Ok(())
 }
