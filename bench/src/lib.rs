@@ -1,6 +1,7 @@
-//! Shared by the drivers `rest`, `redis`, `sql`, `spool`, `library` and `allocations`.
+//! Shared by the drivers `rest`, `redis`, `sql`, `records`, `spool`, `library` and `allocations`.
 
 pub mod contenders;
+pub mod frames;
 pub mod http;
 pub mod machine;
 pub mod process;

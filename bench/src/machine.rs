@@ -1,10 +1,12 @@
-//! CPU time, memory and cores of this process.
+//! CPU time, memory, cores and disk of this process.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
+use tempfile::TempDir;
 
 /// Pins the thread to a core. Threads on the same core do not contend and would look faster than they are.
 pub fn pin_to(core: usize) -> Result<()> {
@@ -22,6 +24,13 @@ pub fn resident_bytes() -> Result<usize> {
     let statm = fs::read_to_string("/proc/self/statm")?;
     let pages: usize = statm.split(' ').nth(1).context("/proc/self/statm is short")?.parse()?;
     Ok(pages * rustix::param::page_size())
+}
+
+/// A folder on the disk of the build, because `/tmp` may be in memory.
+pub fn disk_folder() -> Result<TempDir> {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
+    fs::create_dir_all(&target)?;
+    TempDir::new_in(target).context("cannot create a folder")
 }
 
 /// A random permutation of the numbers below `count`.

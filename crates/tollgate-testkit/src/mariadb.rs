@@ -39,8 +39,11 @@ impl SqlEngine for MariaDb {
         mariadbd
             .args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve"])
             .args(folders(instance));
-        mariadbd.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
-        mariadbd.args(["--innodb-log-file-size=8M", "--skip-log-bin", "--pid-file=mariadb.pid"]);
+        if !instance.is_durable {
+            mariadbd.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
+            mariadbd.arg("--innodb-log-file-size=8M");
+        }
+        mariadbd.args(["--skip-log-bin", "--pid-file=mariadb.pid"]);
         mariadbd.arg(format!("--port={}", instance.port));
         mariadbd.arg(format!("--socket={}", instance.path(SOCKET).display()));
         mariadbd

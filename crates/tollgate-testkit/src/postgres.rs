@@ -36,10 +36,11 @@ impl SqlEngine for Postgres {
         let mut postgres = instance.command(program("postgres"));
         postgres.args(["-D", "data", "-p", &instance.port.to_string(), "-h", "127.0.0.1"]);
         // No Unix socket: its path may be too long in a deep temporary folder.
-        for setting in
-            ["unix_socket_directories=", "fsync=off", "full_page_writes=off", "shared_buffers=16MB"]
-        {
-            postgres.args(["-c", setting]);
+        postgres.args(["-c", "unix_socket_directories="]);
+        if !instance.is_durable {
+            for setting in ["fsync=off", "full_page_writes=off", "shared_buffers=16MB"] {
+                postgres.args(["-c", setting]);
+            }
         }
         postgres
     }

@@ -56,6 +56,8 @@ pub trait SqlEngine {
 /// The port and the data folder of one server.
 pub struct SqlInstance {
     pub(crate) port: u16,
+    /// Whether a commit is on disk when it returns, with the default memory of the engine.
+    pub(crate) is_durable: bool,
     folder: PathBuf,
     owner: Option<(u32, u32)>,
     cleanup: Option<TempDir>,
@@ -63,7 +65,7 @@ pub struct SqlInstance {
 
 /// A running SQL server, stopped on drop.
 ///
-/// Committed data survives `SIGKILL` but not a power failure: the server does not call `fsync`.
+/// Committed data survives `SIGKILL` but not a power failure: the server does not call `fsync`, unless it was started as durable.
 pub struct SqlServer<E: SqlEngine> {
     engine: PhantomData<E>,
     databases: AtomicU32,
@@ -74,7 +76,15 @@ pub struct SqlServer<E: SqlEngine> {
 impl<E: SqlEngine> SqlServer<E> {
     /// Starts a server in a new folder; returns when it accepts connections, after a few seconds.
     pub fn start() -> Self {
-        let instance = SqlInstance::new(E::NAME);
+        Self::start_in(SqlInstance::new(E::NAME))
+    }
+
+    /// Starts a server that calls `fsync` and has the default memory of its engine, for measurements.
+    pub fn start_durable() -> Self {
+        Self::start_in(SqlInstance { is_durable: true, ..SqlInstance::new(E::NAME) })
+    }
+
+    fn start_in(instance: SqlInstance) -> Self {
         E::init(&instance);
         let (databases, process) = (AtomicU32::new(0), Mutex::new(None));
         let mut server = Self { engine: PhantomData, databases, process, instance };
@@ -191,7 +201,7 @@ impl SqlInstance {
     /// A server that another test process has started.
     pub(crate) fn at(folder: PathBuf, port: u16) -> Self {
         let is_root = fs::metadata("/proc/self").expect("/proc is mounted").uid() == 0;
-        Self { port, folder, owner: is_root.then(nobody), cleanup: None }
+        Self { port, is_durable: false, folder, owner: is_root.then(nobody), cleanup: None }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

@@ -1,4 +1,7 @@
 //! The CPU time of a REST check with records, compared with `records.enabled = false`.
+//!
+//! The server runs on core 0, wrk on core 1; servers with and without records alternate. The CPU time of the server includes the
+//! writers: spool and SQLite.
 
 use std::fs;
 

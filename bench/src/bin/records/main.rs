@@ -1,17 +1,22 @@
 //! What records cost and how fast they move.
 //!
-//! `records [--quick] [--tollgate BINARY] [cost]`, run by `bench/run`. The server runs on core 0, wrk on core 1; servers with and
-//! without records alternate. The CPU time of the server includes the writers: spool and SQLite.
+//! `records [--quick] [--tollgate BINARY] [cost|drain|search]`, run by `bench/run`.
 
 mod cost;
+mod drain;
+mod postgres;
+mod search;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+const SECTIONS: [&str; 3] = ["cost", "drain", "search"];
+
 /// What is measured, for how long, and the tollgate binary, which this package does not build.
 struct Plan {
+    is_quick: bool,
     rounds: u32,
     duration: Duration,
     tollgate: PathBuf,
@@ -22,6 +27,7 @@ impl Plan {
     fn from_args() -> Result<Self> {
         let tollgate = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/release/tollgate");
         let mut plan = Plan {
+            is_quick: false,
             rounds: 5,
             duration: Duration::from_secs(20),
             tollgate: tollgate.into(),
@@ -30,10 +36,12 @@ impl Plan {
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
             match arg.as_str() {
-                "--quick" => (plan.rounds, plan.duration) = (2, Duration::from_secs(12)),
+                "--quick" => {
+                    (plan.is_quick, plan.rounds, plan.duration) = (true, 2, Duration::from_secs(12));
+                }
                 "--tollgate" => plan.tollgate = args.next().context("--tollgate needs a path")?.into(),
-                "cost" => plan.sections.push(arg),
-                _ => bail!("usage: records [--quick] [--tollgate BINARY] [cost]"),
+                section if SECTIONS.contains(&section) => plan.sections.push(arg),
+                _ => bail!("usage: records [--quick] [--tollgate BINARY] [{}]", SECTIONS.join("|")),
             }
         }
         Ok(plan)
@@ -48,6 +56,12 @@ fn main() -> Result<()> {
     let plan = Plan::from_args()?;
     if plan.has("cost") {
         cost::run(&plan)?;
+    }
+    if plan.has("drain") {
+        drain::run(plan.is_quick)?;
+    }
+    if plan.has("search") {
+        search::run(plan.is_quick)?;
     }
     Ok(())
 }
