@@ -55,6 +55,8 @@ BEYOND_A_SCHEMA = re.compile(
             "a calendar window requires",
             "burst must be at least 1",
             "keep (one of them|the lower one)",
+            "since: must be before until",
+            "the time is too long: at most",
             "a rule has at most 8 limits",
             "too large to count exactly",
             "at most 10000 requests per window",

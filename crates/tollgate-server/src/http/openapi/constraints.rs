@@ -176,6 +176,7 @@ fn of_field(schema: &str, field: &str) -> Option<Value> {
             &json!({ "pattern": "^(global|client|ip|tenant|user|api_key|login|endpoint|method|descriptor:.+)$" }),
         ),
         (_, "scope") => json!({ "enum": ["global", "tenant", "user", "ip", "endpoint"] }),
+        ("RuleInput", "sample_allowed") => json!({ "pattern": "^all$", "minimum": 0, "maximum": 1 }),
         ("RuleInput", "cost") => {
             json!({ "pattern": "^descriptor:.{1,256}$", "minimum": 1, "maximum": 1_000_000 })
         }
