@@ -63,7 +63,7 @@ impl DrainSettings {
 
     /// For windows and rollups.
     pub(crate) const AGGREGATES: DrainSettings =
-        DrainSettings { rows_max: 50_000, collect_for: Duration::from_secs(10), ..DrainSettings::LOG };
+        DrainSettings { rows_max: 120_000, collect_for: Duration::from_secs(10), ..DrainSettings::LOG };
 }
 
 /// The task that drains one spool.
