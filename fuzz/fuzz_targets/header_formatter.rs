@@ -29,6 +29,7 @@ fuzz_target!(|data: Input| {
         cost: RuleCost::default(),
         across_tenants: false,
         leases: true,
+        sample_allowed: None,
         on_store_failure: None,
         response: Response { retry_after_floor: Span::from_micros(floor), ..Response::default() },
         enabled: true,
