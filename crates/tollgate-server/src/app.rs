@@ -8,6 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
+use tollgate::identity::ClientAddressPolicy;
 use tollgate::rules::{OnStoreFailure, RuleSettings};
 use tollgate::{Limiter, RuleSet, Seed, Timestamp};
 use tollgate_stores::counters::{Counters, StoreState};
@@ -81,6 +82,8 @@ pub(crate) struct Reloadable {
     pub(crate) strict_checks: bool,
     /// Whether unknown tiers are errors (`identity.unknown_tier`).
     pub(crate) rejects_unknown_tiers: bool,
+    /// How the address of a client is found.
+    pub(crate) client_address: ClientAddressPolicy,
     /// Absent without `[callers]`.
     pub(crate) callers: Option<CallerLimiter>,
 }
@@ -98,6 +101,7 @@ impl Reloadable {
             strict_checks: settings.strict_checks,
             rejects_unknown_tiers: settings.rejects_unknown_tiers,
             profiles: settings.server.headers.clone(),
+            client_address: settings.client_address.clone(),
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
         }
     }

@@ -29,7 +29,7 @@ use self::activity::Stage;
 use self::connection::{ConnectionPolicy, Connections};
 use self::limits::{ConnectionLimits, ConnectionPermit};
 pub use self::payload::{Payload, StreamAborted};
-pub use self::service::HttpService;
+pub use self::service::{ConnectionInfo, HttpService};
 use crate::config::settings::ServerSettings;
 
 /// The pause after a failed accept, for lack of file descriptors or memory.

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollgate_server::config::settings::ServerSettings;
-use tollgate_server::listener::{self, ConnectionStats, DrainReport, Payload};
+use tollgate_server::listener::{self, ConnectionInfo, ConnectionStats, DrainReport, Payload};
 
 /// A generous deadline.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -52,7 +52,8 @@ const SLOW: Duration = Duration::from_secs(2);
 const LARGE: usize = 32 << 20;
 
 /// Responds with the client's address; slowly, never or with a large body on request.
-fn respond(request: Request<Incoming>, peer: SocketAddr) -> Answering {
+fn respond(request: Request<Incoming>, connection: &Arc<ConnectionInfo>) -> Answering {
+    let peer = connection.peer;
     Box::pin(async move {
         match request.uri().path() {
             "/slow" => tokio::time::sleep(SLOW).await,

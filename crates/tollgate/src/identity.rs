@@ -2,6 +2,7 @@
 
 mod address;
 mod client;
+mod client_address;
 mod in_tenant;
 mod normal_form;
 mod normalization;
@@ -14,6 +15,7 @@ use std::net::IpAddr;
 pub(crate) use self::address::canonical_net;
 pub use self::address::{counted_ip, nat64_to_ipv4};
 pub use self::client::{ApiKey, Client};
+pub use self::client_address::{AddressError, AddressSource, ClientAddressPolicy};
 pub use self::in_tenant::InTenant;
 pub use self::normal_form::NormalForm;
 pub(crate) use self::normal_form::casefold_path_char;

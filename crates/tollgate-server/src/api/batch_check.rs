@@ -162,10 +162,10 @@ struct BatchCharge {
 impl BatchCharge {
     /// Charges this many checks; an empty batch counts as one.
     fn count(&mut self, checks: usize) -> Result<(), AuthError> {
-        let Call { app, settings, caller, peer, .. } = &*self.call;
+        let Call { app, settings, caller, address, .. } = &*self.call;
         let Some(callers) = &settings.callers else { return Ok(()) };
         let cost = u32::try_from(checks.max(1)).unwrap_or(u32::MAX);
-        let charged = callers.charge(caller, *peer, cost, app.now());
+        let charged = callers.charge(caller, *address, cost, app.now());
         // A caller that must wait is not charged. A batch that can never be admitted counts as one, like any invalid one.
         self.is_charged = matches!(charged, Ok(()) | Err(AuthError::CallerLimited { .. }));
         charged

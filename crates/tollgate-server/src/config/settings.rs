@@ -25,7 +25,7 @@ use tollgate::RuleSet;
 use tollgate::config::{Document, Problems, flat_rule_warnings};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
-use tollgate::identity::Normalization;
+use tollgate::identity::{ClientAddressPolicy, Normalization};
 use tollgate_stores::redis::{Address, RedisSettings, Secret};
 
 pub use self::callers::CallerLimits;
@@ -67,6 +67,8 @@ pub struct Settings {
     pub strict_checks: bool,
     /// Whether tiers that no rule names are errors (`identity.unknown_tier = "reject"`).
     pub rejects_unknown_tiers: bool,
+    /// How the address of a client is found (`identity.client_address`).
+    pub client_address: ClientAddressPolicy,
     /// The rules as written, and how addresses are counted. [`Settings::rule_set`] normalizes them.
     pub rules: RuleSet,
     /// How identifiers are normalized.

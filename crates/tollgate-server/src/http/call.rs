@@ -24,6 +24,7 @@ use crate::auth::api_keys::{KEY_INSTEAD_OF_ID, contains_key};
 use crate::check::Checker;
 use crate::check::error::CheckError;
 use crate::check::parse::{bind_tenant, parse_id};
+use crate::listener::ConnectionInfo;
 
 /// A request whose caller is authenticated.
 pub(crate) struct Call {
@@ -34,7 +35,9 @@ pub(crate) struct Call {
     /// The path pattern of the route.
     pub(crate) path: &'static str,
     pub(crate) caller: Caller,
-    pub(crate) peer: IpAddr,
+    pub(crate) connection: Arc<ConnectionInfo>,
+    /// The address that the request came from, by `identity.client_address`.
+    pub(crate) address: IpAddr,
     pub(crate) request_id: RequestId,
     /// Present while the access log is on.
     pub(crate) access: Option<Arc<AccessEntry>>,
@@ -44,10 +47,22 @@ impl Call {
     /// A call by an anonymous caller.
     #[cfg(test)]
     pub(crate) fn for_tests(app: &Arc<App>, path: &'static str) -> Self {
+        use std::net::SocketAddr;
+
         let (parts, ()) = http::Request::new(()).into_parts();
         let request_id = app.request_ids().of(&parts.headers);
-        let (settings, caller, peer) = (app.live(), Caller::anonymous(), [192, 0, 2, 1].into());
-        Call { app: Arc::clone(app), settings, parts, path, caller, peer, request_id, access: None }
+        let peer = SocketAddr::from(([192, 0, 2, 1], 1));
+        Call {
+            app: Arc::clone(app),
+            settings: app.live(),
+            parts,
+            path,
+            caller: Caller::anonymous(),
+            connection: Arc::new(ConnectionInfo::direct(peer)),
+            address: peer.ip(),
+            request_id,
+            access: None,
+        }
     }
 
     /// The tenant of what a request names, normalized: that of a caller that is bound to one, or else the named one.

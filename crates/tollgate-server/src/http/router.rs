@@ -1,10 +1,11 @@
 //! The way in: route, Host and Origin, authentication, the caller's own limit, handler.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::Guard;
+use http::HeaderValue;
 use http::request::Parts;
 use hyper::body::Incoming;
 
@@ -18,7 +19,7 @@ use super::respond::{Outcome, ResponseFuture};
 use super::routes::{Route, routes_of};
 use crate::app::{App, Reloadable};
 use crate::auth::{Access, AuthError, Caller};
-use crate::listener::HttpService;
+use crate::listener::{ConnectionInfo, HttpService};
 
 /// The REST API as a service of the listener.
 pub(crate) struct RestService(pub(crate) Arc<App>);
@@ -26,8 +27,8 @@ pub(crate) struct RestService(pub(crate) Arc<App>);
 impl HttpService for RestService {
     type ResponseFuture = ResponseFuture;
 
-    fn respond(&self, request: http::Request<Incoming>, peer: SocketAddr) -> ResponseFuture {
-        answer(&self.0, request, peer)
+    fn respond(&self, request: http::Request<Incoming>, connection: &Arc<ConnectionInfo>) -> ResponseFuture {
+        answer(&self.0, request, connection)
     }
 
     fn may_be_large(response: &ResponseFuture) -> bool {
@@ -40,18 +41,26 @@ impl HttpService for RestService {
 }
 
 /// Answers one request.
-fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) -> ResponseFuture {
+fn answer(
+    app: &Arc<App>,
+    request: http::Request<Incoming>,
+    connection: &Arc<ConnectionInfo>,
+) -> ResponseFuture {
     let request_id = app.request_ids().of(request.headers());
     let routes = routes_of(request.uri().path());
     let route = routes.iter().copied().find(|route| route.takes(request.method()));
     let access = AccessEntry::start();
     let response = ResponseFuture::new(app, route, request_id.clone(), access.clone());
     let settings = app.live();
+    let address = match client_address(&settings, &request, connection) {
+        Ok(address) => address,
+        Err(error) => return response.with(Outcome::Failed(error), None),
+    };
     let admitted = require_one_host(&request)
         .and_then(|()| require_own_host(&settings, route, &request))
         .and_then(|()| route.ok_or_else(|| unrouted(routes)));
     match admitted {
-        Ok(route) => match enter(app, settings, route, request, peer.ip(), request_id, access) {
+        Ok(route) => match enter(app, settings, route, request, (connection, address), request_id, access) {
             Ok((call, body)) => {
                 let changed_by = route.is_change() && !is_dry_run(&call.parts);
                 let changed_by = changed_by.then(|| call.caller.name.clone());
@@ -62,10 +71,23 @@ fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) ->
         // Not charged: a web page must not use up the limit of its user's address.
         Err(error) if error.code() == Code::MisdirectedRequest => response.with(Outcome::Failed(error), None),
         Err(error) => {
-            let error = charge_unrouted(app, routes, peer.ip()).err().map_or(error, Into::into);
+            let error = charge_unrouted(app, routes, address).err().map_or(error, Into::into);
             response.with(Outcome::Failed(error), None)
         }
     }
+}
+
+/// The address that a request came from. Its caller's own limit and failed keys are counted by it.
+fn client_address(
+    settings: &Reloadable,
+    request: &http::Request<Incoming>,
+    connection: &ConnectionInfo,
+) -> Result<IpAddr, ApiError> {
+    let policy = &settings.client_address;
+    let Some(header) = policy.header() else { return Ok(connection.source.ip().to_canonical()) };
+    let values = request.headers().get_all(header).into_iter().map(HeaderValue::as_bytes);
+    let found = policy.client_address(connection.peer.ip(), values);
+    found.map_err(|error| ApiError::field(Code::InvalidInput, header, error.to_string()))
 }
 
 /// Refuses requests of foreign web pages. Probes pass under any name: orchestrators and proxies choose it.
@@ -94,21 +116,31 @@ fn enter(
     settings: Guard<Arc<Reloadable>>,
     route: &'static Route,
     request: http::Request<Incoming>,
-    peer: IpAddr,
+    (connection, address): (&Arc<ConnectionInfo>, IpAddr),
     request_id: RequestId,
     access: Option<Arc<AccessEntry>>,
 ) -> Result<(Call, Incoming), ApiError> {
-    let caller = settings.authenticator.authorize(request.headers(), route.access, peer, app.auth_parts())?;
+    let caller =
+        settings.authenticator.authorize(request.headers(), route.access, address, app.auth_parts())?;
     if let Some(access) = &access {
         access.set_caller(&caller.name);
     }
     if route.concerns_all_tenants() {
         caller.require_unbound()?;
     }
-    charge_caller(app, &settings, route, &caller, peer)?;
+    charge_caller(app, &settings, route, &caller, address)?;
     let (parts, body) = request.into_parts();
-    let call =
-        Call { app: Arc::clone(app), settings, parts, path: route.path, caller, peer, request_id, access };
+    let call = Call {
+        app: Arc::clone(app),
+        settings,
+        parts,
+        path: route.path,
+        caller,
+        connection: Arc::clone(connection),
+        address,
+        request_id,
+        access,
+    };
     Ok((call, body))
 }
 
@@ -118,22 +150,22 @@ fn charge_caller(
     settings: &Reloadable,
     route: &Route,
     caller: &Caller,
-    peer: IpAddr,
+    address: IpAddr,
 ) -> Result<(), AuthError> {
     match &settings.callers {
         // A batch is charged by its checks once it is parsed; a cost of 0 refuses a caller that has exceeded its limit.
         Some(callers) if route.access != Access::Anyone => {
-            callers.charge(caller, peer, u32::from(!route.by_check), app.now())
+            callers.charge(caller, address, u32::from(!route.by_check), app.now())
         }
         _ => Ok(()),
     }
 }
 
 /// Requests without a route count against the limit of their address, except on the paths of probes and metrics.
-fn charge_unrouted(app: &App, routes: &[&Route], peer: IpAddr) -> Result<(), AuthError> {
+fn charge_unrouted(app: &App, routes: &[&Route], address: IpAddr) -> Result<(), AuthError> {
     let is_exempt = routes.iter().any(|route| route.access == Access::Anyone);
     match &app.live().callers {
-        Some(callers) if !is_exempt => callers.charge(&Caller::anonymous(), peer, 1, app.now()),
+        Some(callers) if !is_exempt => callers.charge(&Caller::anonymous(), address, 1, app.now()),
         _ => Ok(()),
     }
 }

@@ -23,7 +23,7 @@ use tracing::debug;
 
 use super::ConnectionStats;
 use super::activity::{Activity, Phase, Shared, Stage};
-use super::service::{ConnectionService, HttpService};
+use super::service::{ConnectionInfo, ConnectionService, HttpService};
 use super::socket::LingeringSocket;
 use super::unsent;
 use crate::config::settings::ServerSettings;
@@ -85,8 +85,9 @@ impl<S: HttpService> Connections<S> {
     pub(super) async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
         let activity = Activity::new(&self.policy.shared);
         let io = TokioIo::new(LingeringSocket::new(stream, Arc::clone(&activity)));
+        let info = Arc::new(ConnectionInfo::direct(peer));
         let service =
-            ConnectionService { service: Arc::clone(&self.service), peer, activity: Arc::clone(&activity) };
+            ConnectionService { service: Arc::clone(&self.service), info, activity: Arc::clone(&activity) };
         let mut connection = pin!(self.builder.serve_connection(io, service));
         let mut watch = Watch::new(&self.policy, &activity);
         let mut timer = pin!(tokio::time::sleep_until(watch.deadline()));

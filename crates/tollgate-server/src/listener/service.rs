@@ -17,13 +17,29 @@ use super::activity::{Activity, InFlight};
 use super::payload::Payload;
 use super::unsent::ResponseBody;
 
+/// What is known of a connection before its first request.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    /// The other end of the connection.
+    pub peer: SocketAddr,
+    /// The client behind `peer`; another one only if a trusted proxy named it with the PROXY protocol.
+    pub source: SocketAddr,
+}
+
+impl ConnectionInfo {
+    /// A connection without a proxy.
+    pub fn direct(peer: SocketAddr) -> Self {
+        ConnectionInfo { peer, source: peer }
+    }
+}
+
 /// Responds to requests.
 pub trait HttpService: Send + Sync + 'static {
     /// A response in progress.
     type ResponseFuture: Future<Output = Response<Payload>> + Send + Unpin;
 
-    /// Responds to a request from this address.
-    fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Self::ResponseFuture;
+    /// Responds to a request of this connection.
+    fn respond(&self, request: Request<Incoming>, connection: &Arc<ConnectionInfo>) -> Self::ResponseFuture;
 
     /// Whether the response may be so large that it is declined while too many responses wait for their clients.
     fn may_be_large(_: &Self::ResponseFuture) -> bool {
@@ -40,20 +56,20 @@ pub trait HttpService: Send + Sync + 'static {
 
 impl<S, F> HttpService for S
 where
-    S: Fn(Request<Incoming>, SocketAddr) -> F + Send + Sync + 'static,
+    S: Fn(Request<Incoming>, &Arc<ConnectionInfo>) -> F + Send + Sync + 'static,
     F: Future<Output = Response<Payload>> + Send + Unpin,
 {
     type ResponseFuture = F;
 
-    fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> F {
-        self(request, peer)
+    fn respond(&self, request: Request<Incoming>, connection: &Arc<ConnectionInfo>) -> F {
+        self(request, connection)
     }
 }
 
 /// The service for one connection.
 pub(super) struct ConnectionService<S> {
     pub(super) service: Arc<S>,
-    pub(super) peer: SocketAddr,
+    pub(super) info: Arc<ConnectionInfo>,
     pub(super) activity: Arc<Activity>,
 }
 
@@ -64,7 +80,7 @@ impl<S: HttpService> hyper::service::Service<Request<Incoming>> for ConnectionSe
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let in_flight = self.activity.begin(request.version() == Version::HTTP_2);
-        let response = self.service.respond(request, self.peer);
+        let response = self.service.respond(request, &self.info);
         ResponseFuture { response, in_flight: Some(in_flight), is_begun: false }
     }
 }

@@ -12,7 +12,7 @@ use tollgate::config::values::{boolean, integer, span, text, word};
 use tollgate::config::{TableReader, Value, id, read_normalization, read_rules};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
-use tollgate::identity::Normalization;
+use tollgate::identity::{ClientAddressPolicy, Normalization};
 use tollgate::rules::{IPV6_PREFIX_DEFAULT, RuleSettings};
 use tollgate::{Algorithm, RuleSet};
 use tollgate_stores::redis::Secret;
@@ -65,6 +65,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         log,
         strict_checks: strict_checks.unwrap_or(false),
         rejects_unknown_tiers: identity.rejects_unknown_tiers,
+        client_address: ClientAddressPolicy::default(),
         rules: rules?,
         normalization: identity.normalization,
         warnings: Vec::new(),
