@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 
 pub(crate) use self::address::canonical_net;
-pub use self::address::{counted_ip, nat64_to_ipv4};
+pub use self::address::{IpPrefixes, counted_ip, nat64_to_ipv4};
 pub use self::client::{ApiKey, Client};
 pub use self::client_address::{AddressError, AddressSource, ClientAddressPolicy};
 pub use self::in_tenant::InTenant;
@@ -282,13 +282,13 @@ impl SubjectHasher {
     }
 
     /// Adds the request's value of `dimension`. False if the request has none.
-    pub fn push(&mut self, dimension: &Dimension, request: &Request<'_>, ipv6_prefix: u8) -> bool {
+    pub fn push(&mut self, dimension: &Dimension, request: &Request<'_>, prefixes: IpPrefixes) -> bool {
         let (tag, value) = match dimension {
             Dimension::Global => (tag::GLOBAL, Some(b"".as_slice())),
             Dimension::Client => {
-                return request.client().map(|client| self.push_client(client, ipv6_prefix)).is_some();
+                return request.client().map(|client| self.push_client(client, prefixes)).is_some();
             }
-            Dimension::Ip => return request.ip.map(|ip| self.push_ip(ip, ipv6_prefix)).is_some(),
+            Dimension::Ip => return request.ip.map(|ip| self.push_ip(ip, prefixes)).is_some(),
             Dimension::Tenant => (tag::TENANT, id_bytes(request.tenant)),
             Dimension::User => (tag::USER, id_bytes(request.user)),
             Dimension::ApiKey => match request.api_key {
@@ -321,28 +321,33 @@ impl SubjectHasher {
 
     /// Adds a client inside its tenant. A tenant that is the client itself is added once.
     #[inline]
-    pub(crate) fn push_client_in(&mut self, tenant: Option<Id<'_>>, client: Client<'_>, ipv6_prefix: u8) {
+    pub(crate) fn push_client_in(
+        &mut self,
+        tenant: Option<Id<'_>>,
+        client: Client<'_>,
+        prefixes: IpPrefixes,
+    ) {
         if !matches!(client, Client::Tenant(_)) {
             self.push_tenant(tenant.map(Id::as_str));
         }
-        self.push_client(client, ipv6_prefix);
+        self.push_client(client, prefixes);
     }
 
     /// Adds a client.
     #[inline]
-    pub fn push_client(&mut self, client: Client<'_>, ipv6_prefix: u8) {
+    pub fn push_client(&mut self, client: Client<'_>, prefixes: IpPrefixes) {
         match client {
             Client::User(id) => self.push_bytes(tag::USER, id.as_str().as_bytes()),
             Client::ApiKey(key) => self.push_bytes(key.tag(), key.as_bytes()),
             Client::Login(id) => self.push_bytes(tag::LOGIN, id.as_str().as_bytes()),
             Client::Tenant(id) => self.push_bytes(tag::TENANT, id.as_str().as_bytes()),
-            Client::Ip(ip) => self.push_ip(ip, ipv6_prefix),
+            Client::Ip(ip) => self.push_ip(ip, prefixes),
         }
     }
 
     #[inline]
-    fn push_ip(&mut self, ip: IpAddr, ipv6_prefix: u8) {
-        match counted_ip(ip, ipv6_prefix) {
+    fn push_ip(&mut self, ip: IpAddr, prefixes: IpPrefixes) {
+        match counted_ip(ip, prefixes) {
             IpAddr::V4(v4) => self.push_bytes(tag::IP, &v4.octets()),
             IpAddr::V6(v6) => self.push_bytes(tag::IP, &v6.octets()),
         }
@@ -385,7 +390,7 @@ mod tests {
     fn subject(request: &Request<'_>, per: &[&str]) -> Option<Subject> {
         let mut values = SubjectHasher::new(Seed([7; 16]));
         for name in per {
-            if !values.push(&Dimension::parse(name).unwrap(), request, 64) {
+            if !values.push(&Dimension::parse(name).unwrap(), request, IpPrefixes::DEFAULT) {
                 return None;
             }
         }
@@ -442,6 +447,21 @@ mod tests {
             assert_eq!(of(&mut addresses, &format!("2001:db8::{:x}:{:x}", n % 7, n)), first);
         }
         assert_ne!(of(&mut addresses, "2001:db8:0:1::1"), first);
+    }
+
+    #[test]
+    fn prefixes_are_set_by_family() {
+        let prefixes = IpPrefixes { ipv4: 24, ipv6: 48 };
+        for (ip, counted) in [
+            ("192.0.2.33", "192.0.2.0"),
+            ("::ffff:192.0.2.33", "192.0.2.0"),
+            ("2001:db8:1:2::3", "2001:db8:1::"),
+        ] {
+            let (ip, counted): (IpAddr, IpAddr) = (ip.parse().unwrap(), counted.parse().unwrap());
+            assert_eq!(counted_ip(ip, prefixes), counted);
+            assert_eq!(counted_ip(ip, IpPrefixes { ipv4: 32, ipv6: 128 }), ip.to_canonical());
+            assert!(counted_ip(ip, IpPrefixes { ipv4: 0, ipv6: 0 }).is_unspecified());
+        }
     }
 
     #[test]

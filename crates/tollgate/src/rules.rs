@@ -21,5 +21,5 @@ pub use self::rule::{
 };
 pub use self::sample_rate::SampleRate;
 pub(crate) use self::set::CurrentRules;
-pub use self::set::{ANONYMOUS_TIER, IPV6_PREFIX_DEFAULT, RuleSet, RuleSetError, RuleSettings, Snapshot};
+pub use self::set::{ANONYMOUS_TIER, RuleSet, RuleSetError, RuleSettings, Snapshot};
 pub use self::stricter::LimitOwner;

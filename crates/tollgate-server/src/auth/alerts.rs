@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tollgate::rules::IPV6_PREFIX_DEFAULT;
+use tollgate::identity::IpPrefixes;
 use tollgate::{Span, Timestamp};
 use tollgate_stores::sql::{AuditEvent, DatabaseError};
 use tracing::warn;
@@ -94,7 +94,7 @@ impl Alert {
         match self.address {
             None => "many addresses".to_owned(),
             Some(IpAddr::V4(address)) => address.to_string(),
-            Some(IpAddr::V6(address)) => format!("{address}/{IPV6_PREFIX_DEFAULT}"),
+            Some(IpAddr::V6(address)) => format!("{address}/{}", IpPrefixes::DEFAULT.ipv6),
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tollgate::algorithms::Outcome;
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::counters::{Charge, Charges, Effect};
-use tollgate::identity::{Subject, SubjectHasher, Tenant, counted_ip, nat64_to_ipv4};
+use tollgate::identity::{IpPrefixes, Subject, SubjectHasher, Tenant, counted_ip, nat64_to_ipv4};
 use tollgate::rules::RuleLimit;
 use tollgate::{Client, Id, MemoryCounters, Seed, Timestamp};
 
@@ -28,7 +28,7 @@ const ADDRESSES: &str = "addresses";
 /// The limits of callers, and what each has used.
 pub(crate) struct CallerLimiter {
     limits: Vec<RuleLimit>,
-    ipv6_prefix: u8,
+    prefixes: IpPrefixes,
     nat64: bool,
     /// Survives a reload: new limits give no caller a second allowance.
     usage: Arc<CallerUsage>,
@@ -45,8 +45,8 @@ impl CallerLimiter {
         let CallerLimits(limits) = settings.callers.as_ref()?;
         let usage =
             previous.map_or_else(|| Arc::new(CallerUsage::new()), |previous| Arc::clone(&previous.usage));
-        let (ipv6_prefix, nat64) = (settings.rules.ipv6_prefix(), settings.rules.nat64());
-        Some(CallerLimiter { limits: limits.clone(), ipv6_prefix, nat64, usage })
+        let (prefixes, nat64) = (settings.rules.ip_prefixes(), settings.rules.nat64());
+        Some(CallerLimiter { limits: limits.clone(), prefixes, nat64, usage })
     }
 
     /// Charges a caller the whole cost, or nothing if it exceeds a limit. A cost of zero only tests whether one more unit
@@ -85,7 +85,7 @@ impl CallerLimiter {
     }
 
     fn charges(&self, client: Client<'_>, cost: u32) -> Charges<'_> {
-        let subject = self.usage.subject(client, self.ipv6_prefix);
+        let subject = self.usage.subject(client, self.prefixes);
         let (effect, leases) = (Effect::Enforce, false);
         let charges = self.limits.iter().map(|rule_limit| {
             let RuleLimit { limit, counter } = rule_limit;
@@ -97,7 +97,7 @@ impl CallerLimiter {
 
     fn client<'a>(&self, caller: &'a Caller, peer: IpAddr) -> Client<'a> {
         let peer = if self.nat64 { nat64_to_ipv4(peer) } else { peer };
-        Id::parse(&caller.name).map_or(Client::Ip(counted_ip(peer, self.ipv6_prefix)), Client::User)
+        Id::parse(&caller.name).map_or(Client::Ip(counted_ip(peer, self.prefixes)), Client::User)
     }
 
     /// The most that a caller can send at once.
@@ -112,9 +112,9 @@ impl CallerUsage {
         CallerUsage { counters: MemoryCounters::new(bounds), seed: Seed::random() }
     }
 
-    fn subject(&self, client: Client<'_>, ipv6_prefix: u8) -> Subject {
+    fn subject(&self, client: Client<'_>, prefixes: IpPrefixes) -> Subject {
         let mut values = SubjectHasher::new(self.seed);
-        values.push_client(client, ipv6_prefix);
+        values.push_client(client, prefixes);
         values.subject()
     }
 

@@ -11,8 +11,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use tollgate::identity::counted_ip;
-use tollgate::rules::IPV6_PREFIX_DEFAULT;
+use tollgate::identity::{IpPrefixes, counted_ip};
 use tollgate::{Span, Timestamp};
 
 use super::alerts::{Alert, AlertQueue};
@@ -58,7 +57,7 @@ impl AuthThrottle {
         if !self.has_failures.load(Ordering::Relaxed) {
             return None;
         }
-        let peer = counted_ip(peer, IPV6_PREFIX_DEFAULT);
+        let peer = counted_ip(peer, IpPrefixes::DEFAULT);
         let remaining = self.state.lock().backoff_until(self.slot_of(peer), peer)?.since(now);
         if remaining == Span::ZERO || self.trusted.read().contains(&self.hasher.hash_one((peer, key))) {
             return None;
@@ -69,7 +68,7 @@ impl AuthThrottle {
 
     /// Remembers a valid key and its address.
     pub(crate) fn record_success(&self, peer: IpAddr, key: &str) {
-        let hash = self.hasher.hash_one((counted_ip(peer, IPV6_PREFIX_DEFAULT), key));
+        let hash = self.hasher.hash_one((counted_ip(peer, IpPrefixes::DEFAULT), key));
         if self.trusted.read().contains(&hash) {
             return;
         }
@@ -83,7 +82,7 @@ impl AuthThrottle {
 
     /// Counts an invalid key.
     pub(crate) fn record_failure(&self, peer: IpAddr, key: &str, now: Timestamp) {
-        let peer = counted_ip(peer, IPV6_PREFIX_DEFAULT);
+        let peer = counted_ip(peer, IpPrefixes::DEFAULT);
         self.trusted.write().remove(&self.hasher.hash_one((peer, key)));
         self.has_failures.store(true, Ordering::Relaxed);
         let alerts = self.state.lock().record_failure(self.slot_of(peer), peer, now);

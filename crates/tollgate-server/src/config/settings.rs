@@ -9,6 +9,7 @@ mod environment;
 mod error;
 mod file;
 mod hosts;
+mod identity;
 mod read;
 mod records;
 mod redis;
@@ -394,10 +395,10 @@ impl Settings {
         let mut fields = document.fields(&mut problems);
         let settings = read::settings(&mut fields, source);
         fields.finish();
-        let settings = problems.into_result(settings).map_err(invalid)?;
+        let mut settings = problems.into_result(settings).map_err(invalid)?;
         let warning = |(rule, reason)| format!("rule {rule:?} {reason}");
-        let warnings = flat_rule_warnings(&document).into_iter().map(warning).collect();
-        Ok(Settings { warnings, ..settings })
+        settings.warnings.extend(flat_rule_warnings(&document).into_iter().map(warning));
+        Ok(settings)
     }
 }
 

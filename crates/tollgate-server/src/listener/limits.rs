@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tollgate::identity::counted_ip;
-use tollgate::rules::IPV6_PREFIX_DEFAULT;
+use tollgate::identity::{IpPrefixes, counted_ip};
 
 use crate::config::settings::ServerSettings;
 
@@ -43,7 +42,7 @@ impl ConnectionLimits {
 
     /// A permit for a connection from this address, unless a limit is reached. IPv6 is counted by /64.
     pub(super) fn acquire(self: &Arc<Self>, ip: IpAddr) -> Option<ConnectionPermit> {
-        let ip = counted_ip(ip, IPV6_PREFIX_DEFAULT);
+        let ip = counted_ip(ip, IpPrefixes::DEFAULT);
         let mut open = self.open.lock();
         let of_ip = open.per_ip.get(&ip).copied().unwrap_or(0);
         if open.total >= self.total_max || of_ip >= self.per_ip_max {

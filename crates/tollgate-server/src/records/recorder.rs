@@ -175,8 +175,8 @@ impl Recorder {
     /// Records a decision. Requests of cost 0 only read counters and are not recorded.
     pub(crate) fn offer(&self, check: &RecordedCheck<'_>) {
         let RecordedCheck { request, decision, .. } = check;
-        let prefix = decision.rules().ipv6_prefix();
-        let Some(identifier) = Identifier::of(request, prefix).filter(|_| request.cost > 0) else { return };
+        let prefixes = decision.rules().ip_prefixes();
+        let Some(identifier) = Identifier::of(request, prefixes).filter(|_| request.cost > 0) else { return };
         let kind = kind_of(decision);
         let minute = decision.now.as_micros() / MICROS_PER_MINUTE;
         self.routes.with_route(&request.endpoint, minute, |route| {

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use futures_util::future::join_all;
 use tollgate::Endpoint;
 use tollgate::counters::{Charges, CounterAdmin, PenaltyCharge, StoreError};
-use tollgate::identity::{Client, Dimension, Id, Request, Seed, Subject, SubjectHasher};
+use tollgate::identity::{Client, Dimension, Id, IpPrefixes, Request, Seed, Subject, SubjectHasher};
 use tollgate::limit::Algorithm;
 use tollgate::penalties::PenaltyPolicy;
 use tollgate_stores::redis::{RedisCounters, Topology};
@@ -85,7 +85,10 @@ fn request<'a>(tenant: &'a str, user: &'a str) -> Request<'a> {
 
 fn subject(seed: &Seed, request: &Request<'_>) -> Subject {
     let mut values = SubjectHasher::new(*seed);
-    assert!(values.push(&Dimension::Tenant, request, 64) && values.push(&Dimension::User, request, 64));
+    assert!(
+        values.push(&Dimension::Tenant, request, IpPrefixes::DEFAULT)
+            && values.push(&Dimension::User, request, IpPrefixes::DEFAULT)
+    );
     values.subject()
 }
 

@@ -1,6 +1,6 @@
-//! Client addresses: NAT64 translation, IPv4-mapped networks and the prefix that IPv6 is counted by.
+//! Client addresses: NAT64 translation, IPv4-mapped networks and the prefixes that addresses are counted by.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -27,14 +27,37 @@ pub(crate) fn canonical_net(net: IpNet) -> IpNet {
     }
 }
 
-/// The address that is counted: an IPv4 address itself, an IPv6 address masked to its first `ipv6_prefix` bits,
-/// because one host can use every address of its /64.
-pub fn counted_ip(ip: IpAddr, ipv6_prefix: u8) -> IpAddr {
+/// The lengths of the prefixes that addresses are counted by.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct IpPrefixes {
+    /// Bits of an IPv4 address, up to 32.
+    pub ipv4: u8,
+    /// Bits of an IPv6 address, up to 128.
+    pub ipv6: u8,
+}
+
+impl IpPrefixes {
+    /// Single IPv4 addresses, and the /64 of IPv6, because one host can use every address of it.
+    pub const DEFAULT: IpPrefixes = IpPrefixes { ipv4: 32, ipv6: 64 };
+}
+
+impl Default for IpPrefixes {
+    fn default() -> Self {
+        IpPrefixes::DEFAULT
+    }
+}
+
+/// The address that is counted: the first bits of an address, by its family.
+#[inline]
+pub fn counted_ip(ip: IpAddr, prefixes: IpPrefixes) -> IpAddr {
     match ip.to_canonical() {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(prefixes.ipv4.min(32))).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from_bits(v4.to_bits() & mask))
+        }
         IpAddr::V6(v6) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);
+            let mask = u128::MAX.checked_shl(128 - u32::from(prefixes.ipv6.min(128))).unwrap_or(0);
             IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
         }
-        v4 @ IpAddr::V4(_) => v4,
     }
 }

@@ -43,7 +43,7 @@ impl RuleSet {
         };
         let counts_kind = |rule: &Rule| {
             let mut unused = SubjectHasher::new(self.seed);
-            let mut has = |dimension: &Dimension| unused.push(dimension, &resolved.request, self.ipv6_prefix);
+            let mut has = |dimension: &Dimension| unused.push(dimension, &resolved.request, self.ip_prefixes);
             rule.per.iter().any(|by| (by.identifies_client() || *by == Dimension::Tenant) && has(by))
         };
         let wanted = |rule: &Rule| rule.enabled && has_tier(rule) && counts_kind(rule);
@@ -74,7 +74,7 @@ impl RuleSet {
             }
             let mut values = compiled.start_subject(self.seed, request);
             let mut push =
-                |dimension| is_given(dimension) && values.push(dimension, request, self.ipv6_prefix);
+                |dimension| is_given(dimension) && values.push(dimension, request, self.ip_prefixes);
             let missing: Vec<Dimension> =
                 rule.per.iter().filter(|dimension| !push(*dimension)).cloned().collect();
             if missing.is_empty() {

@@ -264,7 +264,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             return RuleOutcome::TooMany;
         }
         let mut values = rule.start_subject(self.set.seed, self.request);
-        let is_missing = |dimension| !values.push(dimension, self.request, self.set.ipv6_prefix);
+        let is_missing = |dimension| !values.push(dimension, self.request, self.set.ip_prefixes);
         if let Some(position) = rule.per.iter().position(is_missing) {
             return RuleOutcome::NoSubject(position);
         }
@@ -362,7 +362,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
     /// The subject of a client inside the request's tenant.
     fn client_subject(&self, client: Client<'_>) -> SubjectHasher {
         let mut values = SubjectHasher::new(self.set.seed);
-        values.push_client_in(self.request.tenant, client, self.set.ipv6_prefix);
+        values.push_client_in(self.request.tenant, client, self.set.ip_prefixes);
         values
     }
 

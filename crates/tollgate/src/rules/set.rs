@@ -12,12 +12,9 @@ use super::plan::CHARGES_MAX;
 use super::rule::{Action, OnStoreFailure, Rule};
 use crate::accounts::Accounts;
 use crate::counters::CounterId;
-use crate::identity::{Normalization, Seed};
+use crate::identity::{IpPrefixes, Normalization, Seed};
 use crate::limit::Limit;
 use crate::penalties::PenaltyPolicy;
-
-/// The default prefix length by which IPv6 addresses are counted.
-pub const IPV6_PREFIX_DEFAULT: u8 = 64;
 
 /// The tier of requests without user, API key and tier.
 pub const ANONYMOUS_TIER: &str = "anonymous";
@@ -62,7 +59,7 @@ pub struct RuleSet {
     pub(super) has_accounts: bool,
     /// Whether a request cannot be evaluated as it is. Precomputed, because every request checks it.
     pub(super) needs_resolution: bool,
-    pub(crate) ipv6_prefix: u8,
+    pub(crate) ip_prefixes: IpPrefixes,
     pub(super) nat64: bool,
     /// `None` if it would change nothing.
     pub(super) normalization: Option<Arc<Normalization>>,
@@ -115,7 +112,7 @@ impl RuleSet {
             accounts: Arc::default(),
             has_accounts: false,
             needs_resolution: false,
-            ipv6_prefix: IPV6_PREFIX_DEFAULT,
+            ip_prefixes: IpPrefixes::DEFAULT,
             nat64: false,
             normalization: None,
             has_built_in_default: false,
@@ -155,10 +152,10 @@ impl RuleSet {
         self.has_built_in_default
     }
 
-    /// Sets the prefix length by which IPv6 addresses are counted.
+    /// Sets the prefixes by which addresses are counted.
     #[must_use]
-    pub fn with_ipv6_prefix(self, ipv6_prefix: u8) -> Self {
-        RuleSet { ipv6_prefix, ..self }
+    pub fn with_ip_prefixes(self, ip_prefixes: IpPrefixes) -> Self {
+        RuleSet { ip_prefixes, ..self }
     }
 
     /// Sets whether addresses in the NAT64 prefix `64:ff9b::/96` are treated as the IPv4 addresses embedded in them.
@@ -233,9 +230,9 @@ impl RuleSet {
         &self.accounts
     }
 
-    /// The prefix length by which IPv6 addresses are counted.
-    pub fn ipv6_prefix(&self) -> u8 {
-        self.ipv6_prefix
+    /// The prefixes by which addresses are counted.
+    pub fn ip_prefixes(&self) -> IpPrefixes {
+        self.ip_prefixes
     }
 
     /// Whether addresses in `64:ff9b::/96` are treated as the IPv4 addresses embedded in them.

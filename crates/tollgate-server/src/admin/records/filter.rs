@@ -62,7 +62,7 @@ pub(in crate::admin) fn normalize_identifier(call: &Call, identifier: &str) -> S
         "login" => ids.login,
         "tenant" => ids.tenant,
         "ip" => {
-            let recorded = |ip| Identifier::of_ip(ip, rules.ipv6_prefix()).to_string();
+            let recorded = |ip| Identifier::of_ip(ip, rules.ip_prefixes()).to_string();
             return id.parse::<IpAddr>().map_or_else(|_| identifier.to_owned(), recorded);
         }
         _ => NormalForm::Exact,

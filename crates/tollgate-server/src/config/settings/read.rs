@@ -9,18 +9,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tollgate::config::values::{boolean, integer, span, text, word};
-use tollgate::config::{TableReader, Value, id, read_normalization, read_rules};
+use tollgate::config::{TableReader, Value, read_rules};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
-use tollgate::identity::{ClientAddressPolicy, Normalization};
-use tollgate::rules::{IPV6_PREFIX_DEFAULT, RuleSettings};
 use tollgate::{Algorithm, RuleSet};
 use tollgate_stores::redis::Secret;
 use tracing_subscriber::EnvFilter;
 
 use super::{
     AuthSettings, Caller, CounterSettings, KeySecretSettings, LogFormat, LogSettings, RedisCounterSettings,
-    ServerSettings, Settings, Source, callers, database, hosts, listen_default, records, redis,
+    ServerSettings, Settings, Source, callers, database, hosts, identity, listen_default, records, redis,
 };
 use crate::auth::api_keys;
 use crate::auth::scope::{Scope, Scopes};
@@ -47,8 +45,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     let auth = fields.table("auth", read_auth).unwrap_or_default();
     let callers = fields.table("callers", callers::read);
     let log = fields.table("log", read_log).unwrap_or_default();
-    let identity = fields.table("identity", read_identity);
-    let identity = identity.unwrap_or_default();
+    let identity = fields.table("identity", identity::read).unwrap_or_default();
     let rules = rules.map(|rules| identity.apply_to(rules));
     let strict_checks = fields.table("api", |fields| fields.read("strict", boolean).unwrap_or(false));
     let flags = &source.flags;
@@ -65,10 +62,10 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         log,
         strict_checks: strict_checks.unwrap_or(false),
         rejects_unknown_tiers: identity.rejects_unknown_tiers,
-        client_address: ClientAddressPolicy::default(),
+        client_address: identity.client_address,
         rules: rules?,
         normalization: identity.normalization,
-        warnings: Vec::new(),
+        warnings: identity.warnings,
         source,
     })
 }
@@ -76,7 +73,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
 /// Reads the rules and `[identity]`, which changes what they match and count. The other sections are skipped.
 pub(super) fn rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     let rules = read_rules(fields);
-    let identity = fields.table("identity", read_identity).unwrap_or_default();
+    let identity = fields.table("identity", identity::read).unwrap_or_default();
     for section in ["server", "counters", "database", "records", "auth", "callers", "log", "api"] {
         fields.skip(section);
     }
@@ -352,44 +349,4 @@ fn filter(value: &Value) -> Result<String, String> {
     let plain = |part: &str| part.contains('=') || levels.contains(&part.trim());
     let valid = text.split(',').all(plain) && EnvFilter::try_new(&text).is_ok();
     if valid { Ok(text) } else { Err(format!("{text:?} is not one of {}", levels.join(", "))) }
-}
-
-/// `[identity]`.
-struct Identity {
-    ipv6_prefix: u8,
-    nat64: bool,
-    normalization: Normalization,
-    default_tier: Option<Box<str>>,
-    rejects_unknown_tiers: bool,
-}
-
-impl Default for Identity {
-    fn default() -> Self {
-        Identity {
-            ipv6_prefix: IPV6_PREFIX_DEFAULT,
-            nat64: false,
-            normalization: Normalization::EXACT,
-            default_tier: None,
-            rejects_unknown_tiers: false,
-        }
-    }
-}
-
-impl Identity {
-    /// Sets everything except the normalization.
-    fn apply_to(&self, rules: RuleSet) -> RuleSet {
-        let settings = RuleSettings { default_tier: self.default_tier.clone(), ..rules.settings().clone() };
-        rules.with_ipv6_prefix(self.ipv6_prefix).with_nat64(self.nat64).with_settings(settings)
-    }
-}
-
-fn read_identity(fields: &mut TableReader<'_, '_>) -> Identity {
-    Identity {
-        ipv6_prefix: fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(IPV6_PREFIX_DEFAULT),
-        nat64: fields.read("nat64", boolean).unwrap_or(false),
-        normalization: read_normalization(fields),
-        default_tier: fields.read("default_tier", id),
-        rejects_unknown_tiers: (fields.read("unknown_tier", word(&[("warn", false), ("reject", true)])))
-            .unwrap_or(false),
-    }
 }

@@ -35,7 +35,7 @@ mod tests {
         "[counters]\nstore = 'redis'\ntopology = 'ring'\nnodes = ['a:1', 'b:1']\n[database]\nurl = 'postgres://u:p@h/d'\n\
          [auth]\noverride_max = 5\nkey_secret = '0123456789012345678901234567890123456789'\n\
          [[auth.callers]]\nname = 'c'\nkey_sha256 = '0000000000000000000000000000000000000000000000000000000000000000'\n\
-         scopes = ['check']\n[identity]\ndefault_tier = 'free'",
+         scopes = ['check']\n[identity]\ndefault_tier = 'free'\ntrusted_proxies = ['::1']\ntrusted_proxy_depth = 1",
     ];
 
     #[test]

@@ -1,8 +1,9 @@
 use std::fs;
 use std::io::ErrorKind;
+use std::num::NonZeroU8;
 use std::path::Path;
 
-use tollgate::identity::{HeadCounting, IdNormalization, NormalForm};
+use tollgate::identity::{AddressSource, HeadCounting, IdNormalization, IpPrefixes, NormalForm};
 
 use super::*;
 use crate::auth::scope::Scope;
@@ -32,6 +33,10 @@ scopes = ["check", "read"]
 format = "json"
 level = "warn,tollgate_server=debug"
 [identity]
+client_address = "forwarded"
+trusted_proxies = ["10.0.0.0/8", "192.0.2.7", "::ffff:172.16.0.0/108", "2001:db8::/32"]
+trusted_proxy_depth = 2
+ipv4_prefix = 24
 ipv6_prefix = 56
 nat64 = true
 normalize = { user_id = "nfc+casefold", login = "casefold", descriptors = { mail = "nfc" } }
@@ -97,7 +102,15 @@ fn every_key_is_read() {
     assert_eq!((&*caller.name, caller.key_sha256[31]), ("gateway", 0xff));
     assert!(caller.scopes.has(Scope::Read) && !caller.scopes.has(Scope::Reset));
     assert_eq!(settings.log.format, LogFormat::Json);
-    assert_eq!((settings.rules.ipv6_prefix(), settings.rules.nat64()), (56, true));
+    let proxies = ["10.0.0.0/8", "192.0.2.7/32", "172.16.0.0/12", "2001:db8::/32"];
+    let policy = ClientAddressPolicy {
+        source: AddressSource::Forwarded,
+        trusted_proxies: proxies.map(|network| network.parse().unwrap()).to_vec(),
+        depth: NonZeroU8::new(2),
+    };
+    assert_eq!(settings.client_address, policy);
+    assert_eq!(settings.rules.ip_prefixes(), IpPrefixes { ipv4: 24, ipv6: 56 });
+    assert!(settings.rules.nat64());
     let normalization = &settings.normalization;
     let folds = IdNormalization {
         user: NormalForm::NfcCasefold,

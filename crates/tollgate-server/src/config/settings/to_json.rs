@@ -126,6 +126,7 @@ impl Settings {
 
 fn identity_json(settings: &Settings) -> Json {
     let (normalization, ids) = (&settings.normalization, settings.normalization.ids);
+    let (policy, prefixes) = (&settings.client_address, settings.rules.ip_prefixes());
     let descriptors = match &normalization.descriptors {
         DescriptorNormalization::All(form) => form.as_str().into(),
         DescriptorNormalization::Named(forms) => {
@@ -134,7 +135,11 @@ fn identity_json(settings: &Settings) -> Json {
         }
     };
     json!({
-        "ipv6_prefix": settings.rules.ipv6_prefix(),
+        "client_address": policy.source.as_str(),
+        "trusted_proxies": list(&policy.trusted_proxies),
+        "trusted_proxy_depth": policy.depth,
+        "ipv4_prefix": prefixes.ipv4,
+        "ipv6_prefix": prefixes.ipv6,
         "nat64": settings.rules.nat64(),
         "default_tier": settings.rules.settings().default_tier.as_deref(),
         "normalize": {

@@ -91,7 +91,7 @@ impl DatabaseRules {
         let rules: Vec<Rule> = self.file_rules(file).cloned().chain(stored).collect();
         let set = RuleSet::new(rules, file.set.penalties().cloned())
             .map_err(|error| Problems(vec![problem("rules", error.to_string())]))?;
-        let set = set.with_ipv6_prefix(file.set.ipv6_prefix()).with_nat64(file.set.nat64());
+        let set = set.with_ip_prefixes(file.set.ip_prefixes()).with_nat64(file.set.nat64());
         Ok(set.with_settings(file.set.settings().clone()))
     }
 

@@ -1,3 +1,4 @@
+use tollgate::identity::IpPrefixes;
 use tollgate::{Endpoint, Limiter, MemoryCounters, RuleSet, Span};
 
 use super::*;
@@ -35,7 +36,7 @@ impl Refusals {
     fn send(&self, user: &str, endpoint: &str, now: Timestamp) {
         let request = Request { user: Some(id(user)), ..Request::new(Endpoint::parse(endpoint).unwrap()) };
         let decision = self.limiter.check_now(&request, now);
-        self.top.note_refusal(Identifier::of(&request, 64).unwrap(), &request, &decision);
+        self.top.note_refusal(Identifier::of(&request, IpPrefixes::DEFAULT).unwrap(), &request, &decision);
     }
 }
 
