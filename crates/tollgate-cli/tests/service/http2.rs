@@ -74,11 +74,12 @@ pub(crate) fn status_of(
     let frames = [frame(SETTINGS, 0, 0, &[]), frame(HEADERS, END_HEADERS | END_STREAM, 1, &block)];
     stream.write_all(&[PREFACE, &frames.concat()].concat()).unwrap();
     let (_, head) = answer_of(&mut stream);
-    // `:status` from the static table, or 421 Huffman-coded.
+    // `:status` from the static table, or Huffman-coded.
     match head.as_slice() {
         [0x88, ..] => 200,
         [0x8c, ..] => 400,
         [0x48, 0x82, 0x68, 0x41, ..] => 421,
+        [0x48, 0x83, 0x68, 0x4f, 0xff, ..] => 429,
         other => panic!("{other:x?}"),
     }
 }

@@ -9,6 +9,7 @@ mod browser;
 mod caller_limits;
 mod checks;
 mod cli;
+mod client_address;
 mod docs_page;
 mod docs_requests;
 mod errors;
