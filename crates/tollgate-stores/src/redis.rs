@@ -37,7 +37,9 @@ pub use self::fleet::idempotency::{IdempotencyLock, IdempotencyLocks};
 pub use self::fleet::node_reports::NodeReports;
 pub use self::health::server_info::ServerInfo;
 pub use self::probe::{ServerProbe, ServerReport, probe};
-pub use self::settings::{Address, Login, RedisSettings, Secret, Tls, Topology, VIRTUAL_NODES_DEFAULT};
+pub use self::settings::{
+    Address, Login, RedisSettings, Secret, TIMEOUT_DEFAULT, Tls, Topology, VIRTUAL_NODES_DEFAULT,
+};
 pub use self::url::{ServerUrl, UrlError};
 
 use self::connection::error::Fault;

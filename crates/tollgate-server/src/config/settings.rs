@@ -334,7 +334,8 @@ impl Settings {
     /// # Errors
     /// Every error in the rules and in `[identity]`.
     pub fn rules_from(mut document: Document) -> Result<RuleSet, Problems> {
-        short_names::expand(&mut document);
+        // Settings are not applied here, so what is unusual about them does not matter.
+        let _ = short_names::expand(&mut document);
         let mut problems = Problems::default();
         let mut fields = document.fields(&mut problems);
         let rules = read::rules(&mut fields);
@@ -391,14 +392,15 @@ impl Settings {
         let invalid = |problems| SettingsError::Invalid { file: file.clone(), problems };
         let mut document = Document::from_toml(text).map_err(invalid)?;
         let mut problems = environment::apply(&mut document, &source.environment);
-        short_names::expand(&mut document);
+        let mut warnings = short_names::expand(&mut document);
         let mut fields = document.fields(&mut problems);
         let settings = read::settings(&mut fields, source);
         fields.finish();
         let mut settings = problems.into_result(settings).map_err(invalid)?;
         let warning = |(rule, reason)| format!("rule {rule:?} {reason}");
-        settings.warnings.extend(flat_rule_warnings(&document).into_iter().map(warning));
-        Ok(settings)
+        warnings.append(&mut settings.warnings);
+        warnings.extend(flat_rule_warnings(&document).into_iter().map(warning));
+        Ok(Settings { warnings, ..settings })
     }
 }
 

@@ -14,6 +14,9 @@ use redis::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+/// How long a decision waits for Redis, unless it is set.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_millis(15);
+
 /// Settings of the Redis store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
@@ -48,7 +51,7 @@ impl RedisSettings {
             database: 0,
             tls: None,
             connections: NonZeroUsize::MIN,
-            timeout: Duration::from_millis(15),
+            timeout: TIMEOUT_DEFAULT,
             connect_timeout: Duration::from_secs(1),
             leases: true,
             lease_capacity_min: LEASE_CAPACITY_MIN_DEFAULT,

@@ -215,24 +215,48 @@ impl Document {
         }
     }
 
+    /// Moves keys of a top-level table to the top level. A key that is there already stays in the table.
+    pub fn lift_keys(&mut self, table: &str, keys: &[&str]) {
+        let is_free = |key: &str| !self.root.iter().any(|(known, _)| known == key);
+        let movable: Vec<&str> = keys.iter().copied().filter(|key| is_free(key)).collect();
+        let node = self.root.iter_mut().find(|(key, _)| key == table);
+        let Some((_, LocatedValue { value: Value::Table(entries), .. })) = node else { return };
+        let (lifted, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(entries).into_iter().partition(|(key, _)| movable.contains(&&**key));
+        *entries = kept;
+        self.root.extend(lifted);
+    }
+
+    /// Removes a top-level key.
+    pub fn remove(&mut self, key: &str) -> Option<LocatedValue> {
+        let position = self.root.iter().position(|(known, _)| known == key)?;
+        Some(self.root.remove(position).1)
+    }
+
+    /// The value at a path of keys.
+    pub fn get(&self, path: &[&str]) -> Option<&LocatedValue> {
+        let (last, parents) = path.split_last()?;
+        let mut table = &self.root;
+        for key in parents {
+            let Value::Table(next) = &find(table, key)?.value else { return None };
+            table = next;
+        }
+        find(table, last)
+    }
+
     /// Whether there is a value at a path of keys.
     pub fn has(&self, path: &[&str]) -> bool {
-        let (mut table, mut found) = (Some(&self.root), false);
-        for key in path {
-            let node = table.and_then(|table| table.iter().find(|(known, _)| known == key));
-            found = node.is_some();
-            table = node.and_then(|(_, node)| match &node.value {
-                Value::Table(next) => Some(next),
-                _ => None,
-            });
-        }
-        found
+        self.get(path).is_some()
     }
 
     /// Returns a reader of the top-level table. Errors are added to `problems`.
     pub fn fields<'n, 'p>(&'n self, problems: &'p mut Problems) -> TableReader<'n, 'p> {
         TableReader::new(&self.root, String::new(), self.origin.clone(), problems)
     }
+}
+
+fn find<'t>(table: &'t [(String, LocatedValue)], key: &str) -> Option<&'t LocatedValue> {
+    table.iter().find(|(known, _)| known == key).map(|(_, node)| node)
 }
 
 fn entry<'t>(

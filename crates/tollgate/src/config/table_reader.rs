@@ -256,7 +256,7 @@ fn hint(key: &str) -> Option<&'static str> {
         "key_name" => "write name",
         "api_key_hash" => "write key_sha256, the SHA-256 of the key, or key",
         "is_active" => "revoke the key to end it, or block api_key:<id> to suspend it",
-        "trusted_proxy_depth" => "addresses are not read from headers; send the client's ip with each check",
+        "trusted_proxy_depth" | "trusted_proxies" | "client_address" => "write it in [identity]",
         "redis_pool_size" => "connections to Redis are shared; set counters.connections if one is not enough",
         "redis_socket_timeout" => "write counters.timeout",
         _ => return None,

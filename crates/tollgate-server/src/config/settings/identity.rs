@@ -10,7 +10,7 @@ use tollgate::rules::RuleSettings;
 
 /// Each hop of a header is compared with all of them.
 const TRUSTED_PROXIES_MAX: usize = 1_024;
-const DEPTH_MAX: u8 = 64;
+pub(super) const DEPTH_MAX: u8 = 64;
 
 /// `[identity]`.
 pub(super) struct Identity {

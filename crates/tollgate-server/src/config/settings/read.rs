@@ -19,6 +19,7 @@ use tracing_subscriber::EnvFilter;
 use super::{
     AuthSettings, Caller, CounterSettings, KeySecretSettings, LogFormat, LogSettings, RedisCounterSettings,
     ServerSettings, Settings, Source, callers, database, hosts, identity, listen_default, records, redis,
+    short_names,
 };
 use crate::auth::api_keys;
 use crate::auth::scope::{Scope, Scopes};
@@ -47,6 +48,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     let log = fields.table("log", read_log).unwrap_or_default();
     let identity = fields.table("identity", identity::read).unwrap_or_default();
     let rules = rules.map(|rules| identity.apply_to(rules));
+    short_names::read(fields);
     let strict_checks = fields.table("api", |fields| fields.read("strict", boolean).unwrap_or(false));
     let flags = &source.flags;
     Some(Settings {
@@ -74,6 +76,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
 pub(super) fn rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     let rules = read_rules(fields);
     let identity = fields.table("identity", identity::read).unwrap_or_default();
+    short_names::read(fields);
     for section in ["server", "counters", "database", "records", "auth", "callers", "log", "api"] {
         fields.skip(section);
     }
