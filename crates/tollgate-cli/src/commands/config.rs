@@ -34,7 +34,8 @@ Examples:
   TOLLGATE_LOG__LEVEL=debug tollgate config show
 
 The output includes defaults of settings, and expands short forms to full rules.
-With --json it has the same sections and keys as the file.")]
+With --json it has the same sections and keys as the file.
+Warnings go to standard error.")]
     Show(SettingsFlags),
     /// Print the JSON Schema of the settings file, for editors
     #[command(after_help = "\
@@ -52,6 +53,8 @@ pub(crate) fn run(command: &Command, output: &Output) -> Result<Exit, CliError> 
         output.text(schema())?;
         return Ok(Exit::Ok);
     };
-    let settings = flags.load()?.to_json();
+    let settings = flags.load()?;
+    settings.warnings.iter().for_each(|warning| output.warning(warning));
+    let settings = settings.to_json();
     Ok(output.result(|| settings.clone(), || toml::document(&settings, &SECTIONS))?)
 }

@@ -38,7 +38,7 @@ pub(crate) fn run(doctor: &Doctor, output: &Output) -> Result<Exit, CliError> {
         check: "settings".to_owned(),
         severity: Severity::Warn,
         found: warning.clone(),
-        advice: "see docs/rules.md".to_owned(),
+        advice: "see docs/configuration.md and docs/rules.md".to_owned(),
     });
     findings.extend(warnings);
     findings.extend(runtime.block_on(examine(&settings)));

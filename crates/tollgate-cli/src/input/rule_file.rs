@@ -33,6 +33,8 @@ pub(crate) struct RuleFile {
     settings: Vec<String>,
     /// What is read otherwise than it is written, by the name of the rule.
     notes: Vec<(String, String)>,
+    /// Warnings about settings that concern no single rule.
+    warnings: Vec<String>,
 }
 
 impl RuleFile {
@@ -45,19 +47,23 @@ impl RuleFile {
         let is_import = import_file::is_import_file(&text, &document);
         let settings =
             if is_import { item_file::check_items(&text, &document).map_err(invalid)? } else { Vec::new() };
-        let set = match sections {
-            _ if is_import => import_file::read_rules(&document).map_err(invalid)?,
-            Sections::Rules => Settings::rules_from(document.clone()).map_err(invalid)?,
+        let (set, mut warnings) = match sections {
+            _ if is_import => (import_file::read_rules(&document).map_err(invalid)?, Vec::new()),
+            Sections::Rules => (Settings::rules_from(document.clone()).map_err(invalid)?, Vec::new()),
             Sections::All => read_settings(&path, &text)?,
         };
         let notes = flat_rule_warnings(&document);
-        Ok(RuleFile { path, document, set, is_import, settings, notes })
+        // Those of rules are reported with the line of the rule.
+        let of_rules: Vec<String> =
+            notes.iter().map(|(rule, reason)| format!("rule {rule:?} {reason}")).collect();
+        warnings.retain(|warning| !of_rules.contains(warning));
+        Ok(RuleFile { path, document, set, is_import, settings, notes, warnings })
     }
 }
 
-fn read_settings(path: &str, text: &str) -> Result<RuleSet, CliError> {
+fn read_settings(path: &str, text: &str) -> Result<(RuleSet, Vec<String>), CliError> {
     match Settings::from_toml(text) {
-        Ok(settings) => Ok(settings.rule_set()),
+        Ok(settings) => Ok((settings.rule_set(), settings.warnings)),
         Err(SettingsError::Invalid { problems, .. }) => {
             Err(CliError::Invalid { path: path.to_owned(), problems })
         }
@@ -80,8 +86,8 @@ pub(crate) struct RuleFiles {
     /// The place of each rule by name; rules from short forms and from JSON have none.
     places: HashMap<String, Place>,
     pub(crate) notes: Vec<(String, String)>,
-    /// What `rules apply` does not apply, by file.
-    pub(crate) unapplied: Vec<(String, String)>,
+    /// What `rules apply` does not apply, and warnings about settings, by file.
+    pub(crate) file_warnings: Vec<(String, String)>,
 }
 
 impl RuleFiles {
@@ -111,12 +117,12 @@ impl RuleFiles {
             }
         };
         let notes = files.iter_mut().flat_map(|file| std::mem::take(&mut file.notes)).collect();
-        let unapplied = files
-            .into_iter()
-            .filter(|file| !file.settings.is_empty())
-            .map(|file| (file.path, item_file::not_applied(&file.settings)))
-            .collect();
-        Ok(RuleFiles { paths, set, is_import, places, notes, unapplied })
+        let file_warnings = files.into_iter().flat_map(|RuleFile { path, settings, warnings, .. }| {
+            let unapplied = (!settings.is_empty()).then(|| item_file::not_applied(&settings));
+            unapplied.into_iter().chain(warnings).map(move |warning| (path.clone(), warning))
+        });
+        let file_warnings = file_warnings.collect();
+        Ok(RuleFiles { paths, set, is_import, places, notes, file_warnings })
     }
 
     /// The file and line of a rule, for messages; only the files if the rule comes from a short form.

@@ -234,3 +234,33 @@ fn quota_warns_about_stricter_rules() {
     assert_eq!(plan["reason"], "matches, but the user's quota (@quota) takes its place");
     assert_eq!(plan["limits"][0]["limit"], 5_000);
 }
+
+#[test]
+fn warnings_about_settings_are_printed_once() {
+    let service = Service::with_config(
+        "default_limit = 10\ntrusted_proxy_depth = 1\n[rate_limit]\nredis_pool_size = 20\n\
+         [[rules]]\nrule_name = \"slow\"\nlimit_count = 5\nwindow_seconds = 60\naction = \"throttle\"\n",
+    );
+    let file = service.config_file();
+    let file = file.to_str().unwrap();
+    let lint = cli::run(&service, &["rules", "lint", file]).stdout;
+    let shown = cli::run(&service, &["config", "show", "--config", file]);
+    let json = cli::run(&service, &["config", "show", "--config", file, "--json"]);
+    let parsed: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(parsed["identity"]["client_address"], "peer");
+    let lint = String::from_utf8(lint).unwrap();
+    for output in [
+        lint,
+        service.log(),
+        String::from_utf8(shown.stderr).unwrap(),
+        String::from_utf8(json.stderr).unwrap(),
+    ] {
+        for warning in [
+            "trusted_proxy_depth has no effect without identity.trusted_proxies",
+            "redis_pool_size is ignored: ",
+            "has action ",
+        ] {
+            assert_eq!(output.matches(warning).count(), 1, "{warning}\n{output}");
+        }
+    }
+}

@@ -64,7 +64,7 @@ fn file_warnings(files: &RuleFiles) -> Vec<(String, String)> {
     let unlimited = unlimited.then(|| (files.paths.join(", "), UNLIMITED.to_owned()));
     let tier = unknown_default_tier(&files.set).filter(|_| !files.is_import);
     let tier = tier.map(|warning| (files.paths.join(", "), warning));
-    files.unapplied.iter().cloned().chain(unlimited).chain(tier).collect()
+    files.file_warnings.iter().cloned().chain(unlimited).chain(tier).collect()
 }
 
 fn report_valid(files: &RuleFiles, output: &Output) -> io::Result<Exit> {
