@@ -9,6 +9,7 @@ mod environment;
 mod error;
 mod file;
 mod hosts;
+mod jwt;
 mod read;
 mod records;
 mod redis;
@@ -34,6 +35,7 @@ pub use self::environment::environment;
 pub use self::error::SettingsError;
 pub(crate) use self::file::FileStamp;
 use self::file::read_file;
+pub(crate) use self::jwt::{InvalidToken, JwtIssuer, JwtKeys, JwtSettings, KeyOrigin};
 pub use self::file::read_text;
 pub use self::records::RecordSettings;
 pub use self::redis::TlsFiles;
@@ -69,6 +71,8 @@ pub struct Settings {
     pub rejects_unknown_tiers: bool,
     /// How the address of a client is found (`identity.client_address`).
     pub client_address: ClientAddressPolicy,
+    /// Tokens of clients (`identity.jwt`, `identity.invalid_token`).
+    pub(crate) jwt: JwtSettings,
     /// The rules as written, and how addresses are counted. [`Settings::rule_set`] normalizes them.
     pub rules: RuleSet,
     /// How identifiers are normalized.
