@@ -138,11 +138,7 @@ impl JwtVerifier {
         }
         let is_costly = issuers.iter().any(JwtIssuer::uses_public_keys);
         let issuers = issuers.iter().map(|issuer| Issuer::new(issuer, stats, before)).collect();
-        Some(JwtVerifier {
-            issuers,
-            cache: is_costly.then(TokenCache::default),
-            stats: Arc::clone(stats),
-        })
+        Some(JwtVerifier { issuers, cache: is_costly.then(TokenCache::default), stats: Arc::clone(stats) })
     }
 
     /// Starts to fetch key sets from URLs, in tasks that end with this verifier. Needs a tokio runtime.

@@ -84,7 +84,10 @@ pub(super) fn identity(claims: &Members<'_>, issuer: &JwtIssuer) -> Result<Verif
     let require = |name: &str| text(claims, name)?.ok_or_else(|| invalid(name, "is missing"));
     let user = format!("{}{}", issuer.user_prefix, require(&issuer.user_claim)?);
     if user.len() > ID_BYTES_MAX {
-        return Err(invalid(&issuer.user_claim, "is longer than 256 bytes with the user_prefix of its issuer"));
+        return Err(invalid(
+            &issuer.user_claim,
+            "is longer than 256 bytes with the user_prefix of its issuer",
+        ));
     }
     let tier = match &issuer.tier_claim {
         Some(name) => text(claims, name)?,

@@ -205,3 +205,9 @@ impl Shared {
         }
     }
 }
+
+/// The error of one fetch.
+#[cfg(test)]
+pub(super) async fn fetch_error(source: &JwksSource) -> String {
+    client::fetch(source).await.err().map(|error| error.to_string()).unwrap_or_default()
+}

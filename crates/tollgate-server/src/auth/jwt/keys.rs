@@ -68,8 +68,9 @@ impl Key {
     fn from_jwk(text: &str, algorithms: &[Algorithm]) -> Option<Self> {
         let jwk: Jwk = serde_json::from_str(text).ok()?;
         let common = &jwk.common;
-        let is_for_signatures = common.public_key_use.as_ref().is_none_or(|use_| *use_ == PublicKeyUse::Signature)
-            && common.key_operations.as_ref().is_none_or(|all| all.contains(&KeyOperations::Verify));
+        let is_for_signatures =
+            common.public_key_use.as_ref().is_none_or(|use_| *use_ == PublicKeyUse::Signature)
+                && common.key_operations.as_ref().is_none_or(|all| all.contains(&KeyOperations::Verify));
         let has_valid_id = common.key_id.as_ref().is_none_or(|id| id.len() <= KID_BYTES_MAX);
         if !is_for_signatures || !has_valid_id {
             return None;
@@ -132,8 +133,7 @@ impl KeySet {
         if set.keys.len() > SET_KEYS_MAX {
             return Err(KeyError::TooManyKeys(set.keys.len()));
         }
-        let keys: Vec<Key> =
-            set.keys.iter().filter_map(|key| Key::from_jwk(key.get(), algorithms)).collect();
+        let keys: Vec<Key> = set.keys.iter().filter_map(|key| Key::from_jwk(key.get(), algorithms)).collect();
         if keys.is_empty() {
             return Err(KeyError::NoUsableKey(algorithms.to_vec()));
         }
@@ -177,9 +177,7 @@ fn fits(key: &DecodingKey, algorithm: Algorithm) -> bool {
         (DecodingKeyKind::SecretOrDer(bytes), Algorithm::EdDSA) => bytes.len() == 32,
         (DecodingKeyKind::SecretOrDer(bytes), _) => match secret_bytes_min(algorithm) {
             Some(min) => bytes.len() >= min,
-            None => {
-                RSAPublicKey::from_der(bytes).is_ok_and(|(_, key)| RSA_BITS.contains(&bits(key.modulus)))
-            }
+            None => RSAPublicKey::from_der(bytes).is_ok_and(|(_, key)| RSA_BITS.contains(&bits(key.modulus))),
         },
     }
 }

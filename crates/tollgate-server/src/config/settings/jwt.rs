@@ -23,8 +23,7 @@ const PREFIX_BYTES_MAX: usize = 128;
 const KEY_FILE_BYTES_MAX: usize = 64 << 10;
 
 /// The keys of an issuer, of which exactly one is set.
-const KEYS: [&str; 6] =
-    ["secret", "secret_file", "public_key", "public_key_file", "jwks_file", "jwks_url"];
+const KEYS: [&str; 6] = ["secret", "secret_file", "public_key", "public_key_file", "jwks_file", "jwks_url"];
 
 /// Tokens of clients.
 #[derive(Clone, Debug, Default)]

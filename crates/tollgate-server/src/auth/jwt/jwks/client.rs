@@ -134,7 +134,11 @@ where
         return Err(FetchError::Status(head.status.as_u16()));
     }
     let body = Limited::new(body, SET_BYTES_MAX).collect().await.map_err(|error| {
-        if error.is::<LengthLimitError>() { FetchError::TooLarge } else { FetchError::Http(error.to_string()) }
+        if error.is::<LengthLimitError>() {
+            FetchError::TooLarge
+        } else {
+            FetchError::Http(error.to_string())
+        }
     })?;
     Ok(Fetched { text: body.to_bytes().into(), fresh_for: max_age(&head.headers) })
 }

@@ -13,12 +13,15 @@ impl JwksUrl {
     /// # Errors
     /// When keys from this URL could not be trusted, or the URL is none.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let uri: Uri = text.parse().map_err(|_| "is not a URL such as \"https://idp.example/keys\"".to_owned())?;
+        let uri: Uri =
+            text.parse().map_err(|_| "is not a URL such as \"https://idp.example/keys\"".to_owned())?;
         let url = JwksUrl(uri);
         let authority = url.0.authority().map_or("", http::uri::Authority::as_str);
         let address = url.host().parse::<IpAddr>().ok();
         match url.0.scheme_str() {
-            _ if url.host().is_empty() => Err("must have a host, such as \"https://idp.example/keys\"".to_owned()),
+            _ if url.host().is_empty() => {
+                Err("must have a host, such as \"https://idp.example/keys\"".to_owned())
+            }
             _ if authority.contains('@') => Err("must not contain a user or password".to_owned()),
             _ if address.is_some_and(|ip| !is_allowed(ip)) => {
                 Err(format!("must not be the link-local, multicast or metadata address {}", url.host()))
@@ -126,7 +129,9 @@ mod tests {
     #[test]
     fn resolved_metadata_addresses_are_refused() {
         let named = JwksUrl::parse("https://idp.example/keys").unwrap();
-        for address in ["169.254.169.254", "::ffff:169.254.169.254", "fe80::1", "fd00:ec2::254", "::", "224.0.0.1"] {
+        for address in
+            ["169.254.169.254", "::ffff:169.254.169.254", "fe80::1", "fd00:ec2::254", "::", "224.0.0.1"]
+        {
             assert!(!named.accepts(address.parse().unwrap()), "{address}");
         }
         for address in ["10.1.2.3", "127.0.0.1", "192.0.2.1", "2001:db8::1", "fd00::1"] {
