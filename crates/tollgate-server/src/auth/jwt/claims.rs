@@ -102,9 +102,9 @@ pub(super) fn identity(claims: &Members<'_>, issuer: &JwtIssuer) -> Result<Verif
 
 fn text(claims: &Members<'_>, name: &str) -> Result<Option<Box<str>>, JwtError> {
     match claims.text(name) {
-        None => Ok(None),
-        Some(Some(text)) if (1..=ID_BYTES_MAX).contains(&text.len()) => Ok(Some(text.into())),
-        Some(_) => Err(invalid(name, "must be a string of 1 to 256 bytes")),
+        Ok(None) => Ok(None),
+        Ok(Some(text)) if (1..=ID_BYTES_MAX).contains(&text.len()) => Ok(Some(text.into())),
+        _ => Err(invalid(name, "must be a string of 1 to 256 bytes")),
     }
 }
 

@@ -143,16 +143,13 @@ impl Shared {
         let mut retry_after = RETRY_AFTER;
         let mut next_on_request = Instant::now();
         loop {
-            let due = match self.fetch().await {
-                Ok(fresh_for) => {
-                    retry_after = RETRY_AFTER;
-                    fresh_for.unwrap_or(REFRESH_EVERY).clamp(REFRESH_EVERY_MIN, REFRESH_EVERY)
-                }
-                Err(()) => {
-                    let due = retry_after;
-                    retry_after = RETRY_AFTER_MAX.min(retry_after * 2);
-                    due
-                }
+            let due = if let Ok(fresh_for) = self.fetch().await {
+                retry_after = RETRY_AFTER;
+                fresh_for.unwrap_or(REFRESH_EVERY).clamp(REFRESH_EVERY_MIN, REFRESH_EVERY)
+            } else {
+                let due = retry_after;
+                retry_after = RETRY_AFTER_MAX.min(retry_after * 2);
+                due
             };
             let requested = async {
                 tokio::time::sleep_until(next_on_request).await;

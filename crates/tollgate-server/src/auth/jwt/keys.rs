@@ -31,7 +31,7 @@ pub(crate) struct KeySet {
 #[derive(Debug)]
 pub(crate) struct Key {
     id: Option<Box<str>>,
-    key: DecodingKey,
+    decoding: DecodingKey,
     /// The algorithms that this key may verify; never empty.
     algorithms: Vec<Algorithm>,
 }
@@ -60,7 +60,7 @@ impl Key {
     fn new(key: DecodingKey, algorithms: &[Algorithm]) -> Result<Self, KeyError> {
         match algorithms.iter().find(|algorithm| !fits(&key, **algorithm)) {
             Some(algorithm) => Err(KeyError::Unsuitable(*algorithm)),
-            None => Ok(Key { id: None, key, algorithms: algorithms.to_vec() }),
+            None => Ok(Key { id: None, decoding: key, algorithms: algorithms.to_vec() }),
         }
     }
 
@@ -83,13 +83,13 @@ impl Key {
         };
         let algorithms: Vec<Algorithm> = algorithms.iter().copied().filter(is_meant).collect();
         let id = common.key_id.as_deref().map(Into::into);
-        (!algorithms.is_empty()).then_some(Key { id, key, algorithms })
+        (!algorithms.is_empty()).then_some(Key { id, decoding: key, algorithms })
     }
 
     /// Whether this is the signature of the message by this key with this algorithm.
     pub(super) fn verifies(&self, algorithm: Algorithm, message: &str, signature: &str) -> bool {
         self.algorithms.contains(&algorithm)
-            && crypto::verify(signature, message.as_bytes(), &self.key, algorithm).unwrap_or(false)
+            && crypto::verify(signature, message.as_bytes(), &self.decoding, algorithm).unwrap_or(false)
     }
 }
 

@@ -64,16 +64,19 @@ impl Header {
         if members.has("crit") {
             return Err(JwtError::Malformed("its header has crit, but no extension is supported"));
         }
-        let algorithm = members.text("alg").flatten();
+        let algorithm = members.text("alg").ok().flatten();
         let algorithm = algorithm.ok_or(JwtError::Malformed("its header has no alg"))?;
-        let key_id = match members.text("kid") {
-            None => None,
-            Some(Some(id)) if id.len() <= KID_BYTES_MAX => Some(id),
-            Some(_) => return Err(JwtError::Malformed("its kid is not a string of at most 256 bytes")),
-        };
-        Ok(Header { algorithm, key_id })
+        match members.text("kid") {
+            Ok(key_id) if key_id.as_ref().is_none_or(|id| id.len() <= KID_BYTES_MAX) => {
+                Ok(Header { algorithm, key_id })
+            }
+            _ => Err(JwtError::Malformed("its kid is not a string of at most 256 bytes")),
+        }
     }
 }
+
+/// A member is not a string.
+pub(super) struct NotText;
 
 /// The members of a JSON object. Each name occurs once, so that no other reader sees another value.
 pub(super) struct Members<'a>(HashMap<Cow<'a, str>, &'a RawValue>);
@@ -93,9 +96,9 @@ impl<'a> Members<'a> {
         self.0.get(name).map(|value| value.get())
     }
 
-    /// The member as a string: `Some(None)` if it is of another type.
-    pub(super) fn text(&self, name: &str) -> Option<Option<String>> {
-        self.raw(name).map(|value| serde_json::from_str(value).ok())
+    /// The member as a string, if it is present.
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>, NotText> {
+        self.raw(name).map(|value| serde_json::from_str(value).map_err(|_| NotText)).transpose()
     }
 }
 

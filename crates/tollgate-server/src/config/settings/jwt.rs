@@ -228,7 +228,9 @@ fn read_keys(fields: &mut TableReader<'_, '_>, algorithms: Option<&[Algorithm]>)
     if fields.has("jwks_ca_file") && !fields.has("jwks_url") {
         fields.report("jwks_ca_file", "requires jwks_url".to_owned());
     }
-    KEYS.into_iter().for_each(|key| fields.skip(key));
+    for key in KEYS {
+        fields.skip(key);
+    }
     let key = match *present {
         [key] => key,
         [] => {

@@ -27,7 +27,7 @@ impl JwksUrl {
                 Err(format!("must not be the link-local, multicast or metadata address {}", url.host()))
             }
             Some("https") => Ok(url),
-            Some("http") if url.host() == "localhost" || address.is_some_and(|ip| is_loopback(ip)) => Ok(url),
+            Some("http") if url.host() == "localhost" || address.is_some_and(is_loopback) => Ok(url),
             _ => Err("must start with https://; http:// is accepted for loopback addresses only".to_owned()),
         }
     }

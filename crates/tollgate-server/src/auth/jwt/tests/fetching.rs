@@ -44,16 +44,16 @@ impl KeyServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared { requests: AtomicUsize::new(0), response: Mutex::default() });
-        let served = Arc::clone(&shared);
+        let state = Arc::clone(&shared);
         let serve = async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 match &tls {
-                    None => answer(stream, &served).await,
+                    None => answer(stream, &state).await,
                     // Clients that do not trust the certificate end the handshake.
                     Some(tls) => {
                         if let Ok(stream) = tls.accept(stream).await {
-                            answer(stream, &served).await;
+                            answer(stream, &state).await;
                         }
                     }
                 }
@@ -187,7 +187,7 @@ async fn oversized_sets_are_refused() {
     let signer = Signer::ec256();
     let server = KeyServer::start(&[signer.jwk("k1")]).await;
     server.set_body(
-        &[json!({ "keys": [signer.jwk("k1")] }).to_string().as_bytes(), &[b' '; 300 << 10]].concat(),
+        &[json!({ "keys": [signer.jwk("k1")] }).to_string().as_bytes(), &vec![b' '; 300 << 10]].concat(),
     );
     assert!(failure(&started(&server.url())).await.contains("larger than 262144 bytes"));
     let keys: Vec<Json> = (0..101).map(|number| signer.jwk(&number.to_string())).collect();
