@@ -34,6 +34,7 @@ mod shutdown;
 mod slow_clients;
 mod status;
 mod tenant_matrix;
+mod token_issuers;
 mod top;
 mod unread_responses;
 mod user_limits;
