@@ -76,16 +76,19 @@ impl TokenVerifier {
     ///
     /// # Errors
     /// Every error in the settings.
-    pub fn new(settings: &str, has_cache: bool) -> Result<Option<Self>, SettingsError> {
+    pub fn new(settings: &str) -> Result<Option<Self>, SettingsError> {
         let settings = Settings::from_toml(settings)?;
-        let verifier = JwtVerifier::new(&settings.jwt.issuers, &Arc::default(), None);
-        let verifier = verifier.map(|verifier| if has_cache { verifier } else { verifier.without_cache() });
-        Ok(verifier.map(TokenVerifier))
+        Ok(JwtVerifier::new(&settings.jwt.issuers, &Arc::default(), None).map(TokenVerifier))
     }
 
-    /// Whether a token is accepted at this time.
+    /// Whether a token is accepted at this time, which the cache may know.
     pub fn accepts(&self, token: &str, now_secs: u64) -> bool {
         self.0.verify(token, Timestamp::from_secs(now_secs)).is_ok()
+    }
+
+    /// As [`TokenVerifier::accepts`], without the cache.
+    pub fn accepts_anew(&self, token: &str, now_secs: u64) -> bool {
+        self.0.verify_anew(token, Timestamp::from_secs(now_secs)).is_ok()
     }
 }
 

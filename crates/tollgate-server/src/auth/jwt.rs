@@ -12,7 +12,7 @@ mod token;
 
 use std::sync::Arc;
 
-use jsonwebtoken::{Algorithm, AlgorithmFamily};
+use jsonwebtoken::Algorithm;
 use thiserror::Error;
 use tollgate::{Span, Timestamp};
 
@@ -109,8 +109,7 @@ impl JwtError {
 #[derive(Debug)]
 pub(crate) struct JwtVerifier {
     issuers: Vec<Issuer>,
-    /// Absent if all issuers use HMAC, which is as fast as a lookup.
-    cache: Option<TokenCache>,
+    cache: TokenCache,
     stats: Arc<JwtStats>,
 }
 
@@ -136,9 +135,8 @@ impl JwtVerifier {
         if issuers.is_empty() {
             return None;
         }
-        let is_costly = issuers.iter().any(JwtIssuer::uses_public_keys);
         let issuers = issuers.iter().map(|issuer| Issuer::new(issuer, stats, before)).collect();
-        Some(JwtVerifier { issuers, cache: is_costly.then(TokenCache::default), stats: Arc::clone(stats) })
+        Some(JwtVerifier { issuers, cache: TokenCache::default(), stats: Arc::clone(stats) })
     }
 
     /// Starts to fetch key sets from URLs, in tasks that end with this verifier. Needs a tokio runtime.
@@ -146,10 +144,10 @@ impl JwtVerifier {
         self.remote_keys().for_each(RemoteKeys::start);
     }
 
-    /// Verifies each token anew.
+    /// Verifies a token without the cache.
     #[cfg(feature = "bench")]
-    pub(crate) fn without_cache(self) -> Self {
-        JwtVerifier { cache: None, ..self }
+    pub(crate) fn verify_anew(&self, token: &str, now: Timestamp) -> Result<VerifiedToken, JwtError> {
+        Ok(self.verify_whole(token, now)?.token)
     }
 
     /// Verifies a token, without waiting for anything.
@@ -163,19 +161,16 @@ impl JwtVerifier {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(JwtError::TooLarge);
         }
-        let Some(cache) = &self.cache else { return Ok(self.verify_whole(token, now)?.token) };
         let hash = TokenHash::of(token);
         let is_current = |entry: &CacheEntry| {
             entry.period.check(now).is_ok() && self.issuers[entry.issuer].has_keys(&entry.keys)
         };
-        if let Some(token) = cache.get(&hash, is_current) {
+        if let Some(token) = self.cache.get(&hash, is_current) {
             return Ok(token);
         }
         let entry = self.verify_whole(token, now)?;
         let verified = entry.token.clone();
-        if self.issuers[entry.issuer].settings.uses_public_keys() {
-            cache.insert(hash, entry);
-        }
+        self.cache.insert(hash, entry);
         Ok(verified)
     }
 
@@ -211,6 +206,14 @@ impl JwtVerifier {
         self.issuers.iter().filter_map(|issuer| match &issuer.keys {
             KeySource::Remote(keys) => Some(&**keys),
             KeySource::Configured(_) => None,
+        })
+    }
+
+    /// The fetched keys of an issuer whose keys have the same settings.
+    fn same_keys(&self, settings: &JwtIssuer) -> Option<Arc<RemoteKeys>> {
+        self.issuers.iter().find_map(|issuer| match &issuer.keys {
+            KeySource::Remote(keys) if keys.is_for(settings) => Some(Arc::clone(keys)),
+            _ => None,
         })
     }
 
@@ -262,22 +265,6 @@ impl Issuer {
         if let KeySource::Remote(keys) = &self.keys {
             keys.request_refresh();
         }
-    }
-}
-
-impl JwtVerifier {
-    fn same_keys(&self, settings: &JwtIssuer) -> Option<Arc<RemoteKeys>> {
-        self.issuers.iter().find_map(|issuer| match &issuer.keys {
-            KeySource::Remote(keys) if keys.is_for(settings) => Some(Arc::clone(keys)),
-            _ => None,
-        })
-    }
-}
-
-impl JwtIssuer {
-    /// Whether its signatures are costly to verify.
-    fn uses_public_keys(&self) -> bool {
-        self.algorithms.iter().any(|algorithm| algorithm.family() != AlgorithmFamily::Hmac)
     }
 }
 

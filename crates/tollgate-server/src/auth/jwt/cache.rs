@@ -1,4 +1,4 @@
-//! Tokens that were verified before, because verifying a signature costs many times a check.
+//! Tokens that were verified before. Verifying a signature costs up to a hundred times the lookup.
 //!
 //! An entry is used only within the validity period of its token and while the keys that verified it are in force.
 
