@@ -8,7 +8,7 @@ use std::time::Duration;
 use jsonwebtoken::{Algorithm, AlgorithmFamily};
 use tollgate::config::values::{text, word};
 use tollgate::config::{TableReader, Value, id};
-use tollgate_stores::redis::{Secret, Tls};
+use tollgate_stores::redis::Tls;
 
 use super::read::duration;
 use super::redis::pem;
@@ -96,7 +96,7 @@ pub(crate) enum JwtKeys {
 /// Where configured keys come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeyOrigin {
-    /// `secret`.
+    /// `secret`, which is kept only as a key: keys are not printed.
     Secret,
     /// `public_key`, in PEM.
     PublicKey(String),
@@ -263,10 +263,10 @@ fn configured(key: &'static str, value: &Value, algorithms: &[Algorithm]) -> Res
     let reason = |error: KeyError| error.to_string();
     let file = |bytes_max| read_file(&written, bytes_max);
     let (keys, origin) = match key {
-        "secret" => (KeySet::from_secret(&Secret(written.clone()).0, algorithms), KeyOrigin::Secret),
+        "secret" => (KeySet::from_secret(&written, algorithms), KeyOrigin::Secret),
         "secret_file" => {
-            let secret = Secret(utf8(file(KEY_FILE_BYTES_MAX)?)?);
-            (KeySet::from_secret(secret.0.trim(), algorithms), KeyOrigin::File(key, written.into()))
+            let secret = utf8(file(KEY_FILE_BYTES_MAX)?)?;
+            (KeySet::from_secret(secret.trim(), algorithms), KeyOrigin::File(key, written.into()))
         }
         "public_key" => (KeySet::from_pem(&written, algorithms), KeyOrigin::PublicKey(written.clone())),
         "public_key_file" => {

@@ -11,7 +11,7 @@ pub(crate) struct JwksUrl(Uri);
 
 impl JwksUrl {
     /// # Errors
-    /// When keys from this URL could not be trusted, or the URL is none.
+    /// When the text is not a URL, or keys from it could not be trusted.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let uri: Uri =
             text.parse().map_err(|_| "is not a URL such as \"https://idp.example/keys\"".to_owned())?;

@@ -156,7 +156,7 @@ async fn last_keys_stay_in_force_during_an_outage() {
     assert_eq!(verifier.verify(&unknown, NOW), Err(JwtError::UnknownKey));
     eventually("a failed fetch", || verifier.stats.fetch_failures() > 0).await;
     assert_eq!(verifier.verify(&known, NOW), Ok(alice()));
-    // A set that none of its keys can be used of is an outage too.
+    // A set without usable keys counts as an outage.
     server.set_keys(&[Signer::rsa("RS256").jwk("k2")]);
     let failures = verifier.stats.fetch_failures();
     eventually("another failed fetch", || verifier.stats.fetch_failures() > failures).await;
