@@ -17,6 +17,7 @@ use crate::ServiceLimiter;
 use crate::api::batch_check::BodyBudget;
 use crate::auth::api_keys::KeySecret;
 use crate::auth::caller_limits::CallerLimiter;
+use crate::auth::jwt::{JwtStats, JwtVerifier};
 use crate::auth::throttle::AuthThrottle;
 use crate::auth::{AuthParts, Authenticator, Caller};
 use crate::check::batch::BatchQueue;
@@ -24,7 +25,7 @@ use crate::check::error::CheckError;
 use crate::check::idempotency::IdempotencyStore;
 use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
-use crate::config::settings::Settings;
+use crate::config::settings::{InvalidToken, Settings};
 use crate::config::sync::{ConfigSync, FileRules, SyncParts};
 use crate::http::hosts::HostPolicy;
 use crate::http::request_id::RequestIds;
@@ -68,6 +69,8 @@ pub(crate) struct App {
     /// The engine of the configuration database.
     database: &'static str,
     node: NodeNames,
+    /// Kept across reloads.
+    jwt_stats: Arc<JwtStats>,
 }
 
 /// The settings that a reload replaces.
@@ -86,11 +89,23 @@ pub(crate) struct Reloadable {
     pub(crate) client_address: ClientAddressPolicy,
     /// Absent without `[callers]`.
     pub(crate) callers: Option<CallerLimiter>,
+    /// Absent without `[[identity.jwt]]`.
+    pub(crate) jwt: Option<Arc<JwtVerifier>>,
+    /// What happens to requests with an invalid token.
+    #[allow(dead_code, reason = "used by gateways")]
+    pub(crate) invalid_token: InvalidToken,
 }
 
 impl Reloadable {
     /// `listen` is the address in use: changing it needs a restart.
-    fn new(settings: &Settings, listen: SocketAddr, admin_key: &str, before: Option<&Reloadable>) -> Self {
+    fn new(
+        settings: &Settings,
+        listen: SocketAddr,
+        admin_key: &str,
+        jwt_stats: &Arc<JwtStats>,
+        before: Option<&Reloadable>,
+    ) -> Self {
+        let jwt_before = before.and_then(|before| before.jwt.as_deref());
         Reloadable {
             hosts: HostPolicy::new(&settings.server.hosts, listen.ip()),
             overrides: OverridePolicy {
@@ -103,6 +118,8 @@ impl Reloadable {
             profiles: settings.server.headers.clone(),
             client_address: settings.client_address.clone(),
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
+            jwt: JwtVerifier::new(&settings.jwt.issuers, jwt_stats, jwt_before).map(Arc::new),
+            invalid_token: settings.jwt.invalid_token,
         }
     }
 }
@@ -118,7 +135,8 @@ impl App {
         persistence: Arc<PersistenceStatus>,
     ) -> Arc<Self> {
         let Secrets { admin_key, key_secret } = secrets;
-        let live = Reloadable::new(settings, settings.listen, admin_key, None);
+        let jwt_stats = Arc::default();
+        let live = Reloadable::new(settings, settings.listen, admin_key, &jwt_stats, None);
         let rules = settings.rule_set();
         let records = Records::new(&rules, settings, counters.redis().is_some());
         Arc::new(App {
@@ -146,6 +164,7 @@ impl App {
             listen: settings.listen,
             database: settings.database.sql(&settings.data_dir).engine().as_str(),
             node: NodeNames::new(&settings.server),
+            jwt_stats,
         })
     }
 
@@ -300,11 +319,20 @@ impl App {
     /// When the rules conflict with those of the database; nothing is changed then.
     pub(crate) fn apply(&self, settings: &Settings) -> Result<usize, Problems> {
         self.config_sync.replace_file(FileRules::new(settings), |rules| self.replace_rules(rules))?;
-        let live = Reloadable::new(settings, self.listen, &self.admin_key, Some(&self.live()));
+        let before = Some(&**self.live());
+        let live = Reloadable::new(settings, self.listen, &self.admin_key, &self.jwt_stats, before);
         self.live.store(Arc::new(live));
+        self.start_fetching_keys();
         // Another normalization takes effect when the items of the database are loaded again.
         self.config_sync.poll_now();
         Ok(self.limiter.rules().rules().len())
+    }
+
+    /// Starts to fetch the key sets of token issuers that are not fetched yet. Needs a tokio runtime.
+    pub(crate) fn start_fetching_keys(&self) {
+        if let Some(jwt) = &self.live().jwt {
+            jwt.start_fetching();
+        }
     }
 
     /// Replaces the rules in force.
@@ -336,6 +364,7 @@ impl App {
 
     /// All metrics.
     pub(crate) fn encode_metrics(&self, format: MetricFormat) -> Vec<u8> {
+        let live = self.live();
         let sources = MetricSources {
             limiter: &self.limiter,
             clock: self.clock,
@@ -347,6 +376,8 @@ impl App {
             persistence: &self.persistence,
             database: self.database,
             node: &self.node,
+            jwt_stats: &self.jwt_stats,
+            jwt: live.jwt.as_deref(),
         };
         self.metrics().encode(&sources, format)
     }

@@ -1,4 +1,4 @@
-//! Authentication of callers: API keys, scopes, backoff after failures, and limits on callers.
+//! Authentication of callers: API keys, scopes, backoff after failures, and limits on callers. Tokens of clients.
 
 pub(crate) mod alerts;
 pub(crate) mod api_keys;

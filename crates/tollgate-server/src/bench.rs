@@ -4,8 +4,11 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use tollgate::Timestamp;
 use tollgate_stores::sql::SqlSettings;
 
+use crate::auth::jwt::JwtVerifier;
+use crate::config::settings::{Settings, SettingsError};
 use crate::records::codec::RowWriter;
 use crate::records::drain::{DecisionSink, Drain, DrainSettings, Quarantine, RecordsConnection};
 use crate::records::spool::{self, SpoolReader, SpoolWriter};
@@ -62,6 +65,30 @@ impl Spool {
         self.writer.close();
         drain.run().await;
         Ok(stats.rows_stored.get())
+    }
+}
+
+/// Verifies tokens.
+pub struct TokenVerifier(JwtVerifier);
+
+impl TokenVerifier {
+    /// A verifier with the issuers of a settings file. `None` without any.
+    ///
+    /// # Errors
+    /// Every error in the settings.
+    pub fn new(settings: &str) -> Result<Option<Self>, SettingsError> {
+        let settings = Settings::from_toml(settings)?;
+        Ok(JwtVerifier::new(&settings.jwt.issuers, &Arc::default(), None).map(TokenVerifier))
+    }
+
+    /// Whether a token is accepted at this time, which the cache may know.
+    pub fn accepts(&self, token: &str, now_secs: u64) -> bool {
+        self.0.verify(token, Timestamp::from_secs(now_secs)).is_ok()
+    }
+
+    /// As [`TokenVerifier::accepts`], without the cache.
+    pub fn accepts_anew(&self, token: &str, now_secs: u64) -> bool {
+        self.0.verify_anew(token, Timestamp::from_secs(now_secs)).is_ok()
     }
 }
 

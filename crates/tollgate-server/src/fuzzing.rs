@@ -48,6 +48,45 @@ pub fn check_body(body: &[u8]) -> bool {
     request.client().is_some() && !request.endpoint.as_str().is_empty()
 }
 
+/// Tokens of clients.
+pub mod token {
+    use std::sync::{Arc, LazyLock};
+
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use jsonwebtoken::{Algorithm, EncodingKey, crypto};
+    use tollgate::Timestamp;
+
+    use crate::auth::jwt::JwtVerifier;
+    use crate::config::settings::Settings;
+
+    const SECRET: &str = "0123456789abcdef0123456789abcdef";
+    const HEADER: &str = r#"{"alg":"HS256"}"#;
+
+    static VERIFIER: LazyLock<JwtVerifier> = LazyLock::new(|| {
+        let settings = format!(
+            "[[identity.jwt]]\nissuer = 'i'\naudience = 'a'\nalgorithm = 'HS256'\nsecret = '{SECRET}'\ntenant_claim = 't'\n\
+             tier_claim = 'r'"
+        );
+        let settings = Settings::from_toml(&settings).unwrap_or_else(|error| unreachable!("{error:?}"));
+        let verifier = JwtVerifier::new(&settings.jwt.issuers, &Arc::default(), None);
+        verifier.unwrap_or_else(|| unreachable!("there is an issuer"))
+    });
+
+    /// Whether the token is accepted in 2027. Must neither panic nor hang on any input.
+    pub fn is_accepted(token: &str) -> bool {
+        VERIFIER.verify(token, Timestamp::from_secs(1_800_000_000)).is_ok()
+    }
+
+    /// A token with these claims and a valid signature.
+    pub fn sign(claims: &str) -> String {
+        let message = format!("{}.{}", URL_SAFE_NO_PAD.encode(HEADER), URL_SAFE_NO_PAD.encode(claims));
+        let key = EncodingKey::from_secret(SECRET.as_bytes());
+        let signature = crypto::sign(message.as_bytes(), &key, Algorithm::HS256).unwrap_or_default();
+        format!("{message}.{signature}")
+    }
+}
+
 /// Every normalization at once.
 fn normalization() -> Normalization {
     let form = NormalForm::NfcCasefold;
@@ -64,7 +103,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::Index;
 
-    use super::check_body;
+    use super::{check_body, token};
 
     const BODY: &str = r#"{"user_id":"u","endpoint":"/a/%C3%89","method":"GET","ip":"::1","cost":2,"descriptors":{"k":"v"}}"#;
 
@@ -86,6 +125,21 @@ mod tests {
                 *at.get_mut(&mut body) = byte;
             }
             prop_assert!(!check_body(&body) || is_object_with_endpoint(&body));
+        }
+
+        #[test]
+        fn mutated_claims_are_rejected_or_a_json_object(edits in prop::collection::vec(any::<(Index, u8)>(), 0..4)) {
+            let mut claims = br#"{"iss":"i","aud":["a"],"sub":"u","exp":1900000000,"nbf":0.5,"t":"t","r":"r"}"#.to_vec();
+            let is_unchanged = edits.is_empty();
+            for (at, byte) in edits {
+                *at.get_mut(&mut claims) = byte & 0x7f;
+            }
+            let text = String::from_utf8(claims).unwrap();
+            let is_accepted = token::is_accepted(&token::sign(&text));
+            prop_assert!(is_accepted || !is_unchanged);
+            let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+            prop_assert!(!is_accepted || (value["iss"] == "i" && value["sub"].is_string()));
+            prop_assert!(!token::is_accepted(&text));
         }
 
         #[test]

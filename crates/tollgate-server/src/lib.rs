@@ -8,7 +8,7 @@ pub mod listener;
 // Routing, request ids, JSON, error envelope, OpenAPI.
 mod http;
 
-// Keys and scopes of callers, failed-auth throttle, caller limits.
+// Keys and scopes of callers, failed-auth throttle, caller limits, tokens of clients.
 mod auth;
 
 // REST handlers for callers: check, batch-check, status, explain, config, reset.

@@ -35,6 +35,7 @@ mod shutdown;
 mod slow_clients;
 mod status;
 mod tenant_matrix;
+mod token_issuers;
 mod top;
 mod unread_responses;
 mod user_limits;

@@ -10,6 +10,7 @@ mod error;
 mod file;
 mod hosts;
 mod identity;
+mod jwt;
 mod read;
 mod records;
 mod redis;
@@ -36,6 +37,7 @@ pub use self::error::SettingsError;
 pub(crate) use self::file::FileStamp;
 use self::file::read_file;
 pub use self::file::read_text;
+pub(crate) use self::jwt::{InvalidToken, JwtIssuer, JwtKeys, JwtSettings, KeyOrigin};
 pub use self::records::RecordSettings;
 pub use self::redis::TlsFiles;
 pub use self::schema::schema;
@@ -70,6 +72,8 @@ pub struct Settings {
     pub rejects_unknown_tiers: bool,
     /// How the address of a client is found (`identity.client_address`).
     pub client_address: ClientAddressPolicy,
+    /// Tokens of clients (`identity.jwt`, `identity.invalid_token`).
+    pub(crate) jwt: JwtSettings,
     /// The rules as written, and how addresses are counted. [`Settings::rule_set`] normalizes them.
     pub rules: RuleSet,
     /// How identifiers are normalized.

@@ -38,6 +38,9 @@ pub(crate) struct HealthBody {
     /// Why records of decisions are not stored. Decisions do not depend on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     records_error: Option<String>,
+    /// Why tokens of clients cannot be verified: the keys of an issuer were never fetched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    identity_error: Option<String>,
 }
 
 /// Returns 200 while the process serves requests.
@@ -65,7 +68,8 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
     let database_error = config.problem();
     let data_dir_error = call.app.persistence().problem();
     let records_error = call.app.limiter().records().record_stats.problem();
-    let causes = [&config_error, &database_error, &data_dir_error, &records_error];
+    let identity_error = call.settings.jwt.as_ref().and_then(|jwt| jwt.problem());
+    let causes = [&config_error, &database_error, &data_dir_error, &records_error, &identity_error];
     let is_fine = causes.iter().all(|cause| cause.is_none());
     let (code, status) = match store {
         StoreState::Rejected(_) => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
@@ -77,8 +81,15 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
         StoreState::Up if is_fine => (StatusCode::OK, "ready"),
         _ => (StatusCode::OK, "degraded"),
     };
-    let causes =
-        HealthBody { status, config_error, store_error, database_error, data_dir_error, records_error };
+    let causes = HealthBody {
+        status,
+        config_error,
+        store_error,
+        database_error,
+        data_dir_error,
+        records_error,
+        identity_error,
+    };
     // The causes name servers and files: not for a web page that reaches this route under its own name.
     let is_own = call.settings.hosts.require_own(&call.parts.uri, &call.parts.headers).is_ok();
     let body = if is_own { causes } else { HealthBody { status, ..HealthBody::default() } };

@@ -29,6 +29,7 @@ use self::rules::{RuleCounters, RuleFamilies, RulesInForce};
 use self::series::Series;
 use crate::ServiceLimiter;
 use crate::auth::api_keys::KeyRefusal;
+use crate::auth::jwt::{JwtStats, JwtVerifier};
 use crate::auth::throttle::AuthThrottle;
 use crate::check::idempotency::IdempotencyStore;
 use crate::config::reload::ReloadHandle;
@@ -55,6 +56,9 @@ pub(crate) struct MetricSources<'a> {
     /// The engine of the configuration database.
     pub(crate) database: &'static str,
     pub(crate) node: &'a NodeNames,
+    pub(crate) jwt_stats: &'a JwtStats,
+    /// Absent without `[[identity.jwt]]`.
+    pub(crate) jwt: Option<&'a JwtVerifier>,
 }
 
 /// How metrics are written.

@@ -202,6 +202,7 @@ fn spawn_background_tasks(
     settings: &Settings,
     state_log: StateLog,
 ) -> Tasks {
+    app.start_fetching_keys();
     let limiter = || Arc::clone(app.shared_limiter());
     let mut tasks = vec![
         tokio::spawn(sweep(Arc::clone(app), state_log)),

@@ -18,8 +18,8 @@ use tracing_subscriber::EnvFilter;
 
 use super::{
     AuthSettings, Caller, CounterSettings, KeySecretSettings, LogFormat, LogSettings, RedisCounterSettings,
-    ServerSettings, Settings, Source, callers, database, hosts, identity, listen_default, records, redis,
-    short_names,
+    ServerSettings, Settings, Source, callers, database, hosts, identity, jwt, listen_default, records,
+    redis, short_names,
 };
 use crate::auth::api_keys;
 use crate::auth::scope::{Scope, Scopes};
@@ -46,7 +46,8 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     let auth = fields.table("auth", read_auth).unwrap_or_default();
     let callers = fields.table("callers", callers::read);
     let log = fields.table("log", read_log).unwrap_or_default();
-    let identity = fields.table("identity", identity::read).unwrap_or_default();
+    let identity = fields.table("identity", |fields| (identity::read(fields), jwt::read(fields)));
+    let (identity, jwt) = identity.unwrap_or_default();
     let rules = rules.map(|rules| identity.apply_to(rules));
     short_names::read(fields);
     let strict_checks = fields.table("api", |fields| fields.read("strict", boolean).unwrap_or(false));
@@ -65,6 +66,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         strict_checks: strict_checks.unwrap_or(false),
         rejects_unknown_tiers: identity.rejects_unknown_tiers,
         client_address: identity.client_address,
+        jwt,
         rules: rules?,
         normalization: identity.normalization,
         warnings: identity.warnings,
@@ -75,7 +77,11 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
 /// Reads the rules and `[identity]`, which changes what they match and count. The other sections are skipped.
 pub(super) fn rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     let rules = read_rules(fields);
-    let identity = fields.table("identity", identity::read).unwrap_or_default();
+    let identity = fields.table("identity", |fields| {
+        jwt::skip(fields);
+        identity::read(fields)
+    });
+    let identity = identity.unwrap_or_default();
     short_names::read(fields);
     for section in ["server", "counters", "database", "records", "auth", "callers", "log", "api"] {
         fields.skip(section);

@@ -306,7 +306,7 @@ fn read_tls_table(fields: &mut TableReader<'_, '_>) -> TlsTable {
 }
 
 /// Reads a PEM file at once, so that errors are found at the start.
-fn pem(
+pub(super) fn pem(
     what: &'static str,
     is_valid: fn(&[u8]) -> bool,
 ) -> impl Fn(&Value) -> Result<(PathBuf, Vec<u8>), String> {

@@ -26,7 +26,7 @@ mod tests {
     }
 
     /// Settings that are present in some configuration, with all sections.
-    const CONFIGURATIONS: [&str; 3] = [
+    const CONFIGURATIONS: [&str; 4] = [
         "[progressive_penalties]\nenabled = true\n[callers]\nlimit = 5\nwindow = '1s'\n[[rules]]\nname = 'a'\nper = ['user']\n\
          action = 'throttle'\nlimits = [{ requests = 1, window = '1s', burst = 2 }]\nwhen = { tiers = ['x'] }\n\
          response = { message = 'm', status = 430, retry_after_floor = '1s' }\ncost = 2\nleases = false",
@@ -36,6 +36,9 @@ mod tests {
          [auth]\noverride_max = 5\nkey_secret = '0123456789012345678901234567890123456789'\n\
          [[auth.callers]]\nname = 'c'\nkey_sha256 = '0000000000000000000000000000000000000000000000000000000000000000'\n\
          scopes = ['check']\n[identity]\ndefault_tier = 'free'\ntrusted_proxies = ['::1']\ntrusted_proxy_depth = 1",
+        "[[identity.jwt]]\nissuer = 'i'\naudience = 'a'\nalgorithm = 'HS256'\nsecret = '01234567890123456789012345678901'\n\
+         tenant_claim = 't'\ntier_claim = 'r'\nuser_prefix = 'i:'\n[[identity.jwt]]\nissuer = 'j'\naudience = []\n\
+         algorithm = ['RS256', 'PS256']\njwks_url = 'https://idp.example/keys'\nuser_prefix = 'j:'",
     ];
 
     #[test]

@@ -13,7 +13,10 @@ use tollgate::{RuleSet, Span};
 use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
 
 use super::redis::topology_name;
-use super::{CounterSettings, KeySecretSettings, Settings, TlsFiles, database};
+use super::{
+    CounterSettings, JwtIssuer, JwtKeys, KeyOrigin, KeySecretSettings, Settings, TlsFiles, database,
+};
+use crate::auth::jwt::keys;
 use crate::config::rule_json;
 
 const MASK: &str = "***";
@@ -151,7 +154,31 @@ fn identity_json(settings: &Settings) -> Json {
         "ignore_path_case": normalization.ignore_path_case,
         "head": normalization.head.as_str(),
         "unknown_tier": if settings.rejects_unknown_tiers { "reject" } else { "warn" },
+        "invalid_token": settings.jwt.invalid_token.as_str(),
+        "jwt": settings.jwt.issuers.iter().map(jwt_json).collect::<Vec<_>>(),
     })
+}
+
+fn jwt_json(issuer: &JwtIssuer) -> Json {
+    let ((key, value), ca) = match &issuer.keys {
+        JwtKeys::Configured { origin: KeyOrigin::Secret, .. } => (("secret", MASK.into()), None),
+        JwtKeys::Configured { origin: KeyOrigin::PublicKey(pem), .. } => (("public_key", text(pem)), None),
+        JwtKeys::Configured { origin: KeyOrigin::File(key, file), .. } => ((*key, path(file)), None),
+        JwtKeys::Remote(source) => (("jwks_url", text(&source.url)), source.ca.as_ref()),
+    };
+    let mut json = json!({
+        "issuer": issuer.issuer,
+        "audience": issuer.audiences,
+        "algorithm": list(issuer.algorithms.iter().map(|algorithm| keys::name(*algorithm))),
+        "jwks_ca_file": ca.map(|(file, _)| path(file)),
+        "leeway": duration(issuer.leeway),
+        "user_claim": issuer.user_claim,
+        "tenant_claim": issuer.tenant_claim,
+        "tier_claim": issuer.tier_claim,
+        "user_prefix": issuer.user_prefix,
+    });
+    json[key] = value;
+    json
 }
 
 fn bounds_json(bounds: &MemoryBounds) -> Map<String, Json> {

@@ -1,7 +1,8 @@
-//! Metrics of the configuration, of authentication and of usage.
+//! Metrics of the configuration, of authentication, of tokens and of usage.
 
 use super::MetricSources;
 use super::collector::Collector;
+use crate::auth::jwt::JwtVerifier;
 use crate::config::sync::Source;
 
 pub(super) fn collect(sources: &MetricSources<'_>, collector: &mut Collector) {
@@ -12,6 +13,7 @@ pub(super) fn collect(sources: &MetricSources<'_>, collector: &mut Collector) {
     collector.counter("auth_throttled", help, auth.throttled);
     let help = "Times that authentication backoff began, for one address or for all";
     collector.counter("auth_throttle_activations", help, auth.activations);
+    collect_tokens(sources, collector);
     let help = "Users and keys whose usage is not yet in the database";
     collector.gauge("usage_waiting", help, sources.limiter.records().usage.waiting());
     collector.counter(
@@ -19,6 +21,19 @@ pub(super) fn collect(sources: &MetricSources<'_>, collector: &mut Collector) {
         "Usage entries dropped because too many were waiting",
         sources.limiter.records().usage.dropped(),
     );
+}
+
+fn collect_tokens(sources: &MetricSources<'_>, collector: &mut Collector) {
+    let stats = sources.jwt_stats;
+    collector.counter("tokens_accepted", "Verified tokens of clients", stats.accepted());
+    let refused = stats.refused().map(|(reason, count)| (vec![("reason", reason.to_owned())], count));
+    collector.counters("tokens_refused", "Tokens of clients that are not accepted", refused);
+    let help = "Attempts to fetch a key set of a token issuer";
+    collector.counter("jwks_fetches", help, stats.fetches());
+    let help = "Attempts to fetch a key set of a token issuer that failed";
+    collector.counter("jwks_fetch_failures", help, stats.fetch_failures());
+    let help = "Time since the last successful fetch of the key set for which it is longest";
+    collector.gauge("jwks_age_seconds", help, sources.jwt.map_or(0, JwtVerifier::keys_age_secs));
 }
 
 fn collect_configuration(sources: &MetricSources<'_>, collector: &mut Collector) {
