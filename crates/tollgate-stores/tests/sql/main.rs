@@ -9,6 +9,7 @@ mod items;
 mod migrations;
 mod names;
 mod record_queries;
+mod record_timeouts;
 mod records;
 mod records_aggregates;
 mod records_faults;
