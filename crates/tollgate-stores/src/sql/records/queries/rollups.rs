@@ -7,8 +7,8 @@ use crate::sql::records::LatencyHistogram;
 
 use super::columns::Columns;
 use super::filter::{FilteredColumns, Order, RecordFilter, TEXT_BYTES_MAX};
-use super::granularity::Granularity;
 use super::statement::{Statement, allow_long_joins};
+use crate::sql::records::granularity::Granularity;
 
 pub(super) const TABLE: &str = "rate_limit_metrics";
 
