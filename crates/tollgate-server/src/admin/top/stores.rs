@@ -1,5 +1,7 @@
 //! The state of the stores of this node: counters, database and records.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use tollgate_stores::counters::StoreState;
 use utoipa::ToSchema;
@@ -8,6 +10,7 @@ use crate::app::App;
 use crate::config::sync::SyncState;
 use crate::records::pipeline::RecordStats;
 use crate::records::recorder::Recorder;
+use crate::records::spool::SpoolStats;
 
 /// The state of the stores of the node that answers.
 #[derive(Serialize, ToSchema)]
@@ -92,9 +95,9 @@ impl DatabaseView {
 }
 
 impl RecordStoreView {
-    fn new(stats: &RecordStats, recorder: Option<&Recorder>) -> Self {
-        let spools = stats.spools().map(|spools| &spools[..]).unwrap_or_default();
-        let drains = stats.drains().map(|drains| &drains[..]).unwrap_or_default();
+    fn new(pipeline: &RecordStats, recorder: Option<&Recorder>) -> Self {
+        let spools = pipeline.spools().map(|spools| &spools[..]).unwrap_or_default();
+        let drains = pipeline.drains().map(|drains| &drains[..]).unwrap_or_default();
         let state = if spools.is_empty() {
             "starting"
         } else if spools.iter().any(|spool| spool.last_error.lock().is_some()) {
@@ -106,14 +109,13 @@ impl RecordStoreView {
         };
         let in_memory =
             recorder.map_or(0, |recorder| recorder.dropped().iter().map(|(_, count)| count).sum());
-        let in_spools: u64 = spools
-            .iter()
-            .flat_map(|spool| [&spool.rows_dropped_full, &spool.rows_dropped_disk, &spool.rows_damaged])
-            .map(|rows| rows.get())
-            .sum();
+        let dropped = |spool: &Arc<SpoolStats>| {
+            spool.rows_dropped_full.get() + spool.rows_dropped_disk.get() + spool.rows_damaged.get()
+        };
+        let in_spools: u64 = spools.iter().map(dropped).sum();
         RecordStoreView {
             state,
-            error: stats.problem(),
+            error: pipeline.problem(),
             backlog_rows: spools.iter().map(|spool| spool.backlog_rows.get()).sum(),
             dropped_rows: in_spools.saturating_add(in_memory),
             quarantined_rows: drains.iter().map(|drain| drain.rows_quarantined.get()).sum(),
