@@ -3,6 +3,7 @@
 mod draw;
 mod live;
 mod rows;
+mod stores;
 mod view;
 
 use std::io::{self, IsTerminal};
@@ -12,6 +13,7 @@ use clap::Args;
 use serde_json::Value;
 
 use self::rows::{LISTS, rate};
+use self::stores::stores;
 use crate::client::url::query;
 use crate::output::table::{Cell, Table};
 use crate::output::{Style, escape};
@@ -79,9 +81,10 @@ fn summary(top: &Value) -> String {
     text
 }
 
-/// All lists, one after the other.
+/// The stores and all lists, one after the other.
 fn text(top: &Value, output: &Output) -> String {
     let mut text = output.wrapped(&summary(top));
+    text += &stores_text(top, output);
     for list in LISTS {
         let rows = list.rows(top);
         text.extend(["\n", &output.paint(Style::Heading, list.title()), "\n"]);
@@ -107,6 +110,19 @@ fn text(top: &Value, output: &Output) -> String {
         text += &table.render(output);
     }
     text
+}
+
+fn stores_text(top: &Value, output: &Output) -> String {
+    let stores = stores(top);
+    if stores.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(&["STORE", "STATE", "DETAILS"]);
+    for store in stores {
+        let style = if store.is_up() { Style::Good } else { Style::Bad };
+        table.row([Cell::from(store.name), Cell::styled(style, &store.state), Cell::from(&store.detail)]);
+    }
+    format!("\n{}\n{}", output.paint(Style::Heading, "Stores"), table.render(output))
 }
 
 /// The name of a client, for messages.

@@ -15,6 +15,8 @@ mod harness;
 mod accounting;
 mod crashes;
 mod disk;
+mod exports;
 mod load;
 mod outages;
+mod permissions;
 mod stored;

@@ -31,6 +31,9 @@ fn database_that_is_down_gets_everything_later() {
     assert_eq!(ready.status, 200, "records do not decide whether a node is ready");
     let cause = ready.json()["records_error"].as_str().unwrap().to_owned();
     assert!(cause.starts_with("records wait in the spool: "), "{cause}");
+    let records = service.admin("GET", "/v1/admin/top", "").json()["stores"]["records"].clone();
+    assert_eq!((&records["state"], &records["error"]), (&json!("waiting"), &json!(cause)));
+    assert!(records["backlog_rows"].as_u64().unwrap() > 1_000, "{records}");
     server.restart();
     wait_for("the backlog to be stored", || (backlog(&service) < 0.5).then_some(()));
     answered.merge(checks(&service, "after", 100));

@@ -54,4 +54,7 @@ fn top_is_of_this_node_while_redis_is_unreachable() {
     let seen = wait_for("the counts", || Some(top(&node, "")).filter(|top| top["requests"] == 1));
     assert_eq!((&seen["nodes"], &seen["degraded"]), (&json!(1), &json!(true)), "{seen}");
     assert_eq!(seen["clients"][0]["identifier"], "user:alice");
+    let counters = &seen["stores"]["counters"];
+    assert_eq!((&counters["kind"], &counters["state"]), (&json!("redis"), &json!("unreachable")), "{seen}");
+    assert!(counters["error"].as_str().is_some_and(|error| error.contains("counts its share")), "{seen}");
 }

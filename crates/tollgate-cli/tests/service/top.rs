@@ -77,6 +77,10 @@ fn top_lists_clients_rules_and_endpoints() {
     ];
     assert_eq!(top["endpoints"], json!(endpoints));
     assert_eq!(top["refusals"], json!([]));
+    let stores = &top["stores"];
+    assert_eq!(stores["counters"], json!({"kind": "memory", "state": "up"}));
+    assert_eq!(stores["database"], json!({"state": "up"}));
+    assert_eq!((&stores["records"]["state"], &stores["records"]["dropped_rows"]), (&json!("up"), &json!(0)));
 }
 
 #[test]
@@ -122,7 +126,7 @@ fn top_of_a_bound_caller_is_of_its_tenant() {
         own["endpoints"],
         json!([{"endpoint": "/search", "requests": 7, "requests_error": 0, "refused": 2}])
     );
-    assert!(["requests", "refused"].iter().all(|total| own.get(total).is_none()), "{own}");
+    assert!(["requests", "refused", "stores"].iter().all(|total| own.get(total).is_none()), "{own}");
     let refusals = get("?identifier=user:alice").json();
     assert_eq!((&refusals["refusals"][0]["times"], &refusals["refusals"][1]), (&json!(2), &Value::Null));
     assert_eq!(get("?tenant=beta").status, 403);

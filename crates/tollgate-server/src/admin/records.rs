@@ -41,7 +41,7 @@ fn query_error(error: &DatabaseError) -> ApiError {
         DatabaseError::Value { field, reason } => {
             return ApiError::field(Code::InvalidInput, field.to_string(), reason.to_string());
         }
-        error if error.is_unreachable() => {
+        error if error.is_unreachable() || error.is_timeout() => {
             "the records database is unreachable, or the query took too long; retry, or choose a shorter period"
         }
         error => {

@@ -1,11 +1,14 @@
 //! `GET /v1/admin/top`: the busiest and most refused clients, rules and endpoints of about the last minute.
 
+mod stores;
+
 use std::collections::HashMap;
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use self::stores::StoresView;
 use super::list_query::check_text;
 use super::records::normalize_identifier;
 use crate::fleet::top::{self, FleetTop};
@@ -61,6 +64,9 @@ pub(crate) struct TopResponse {
     endpoints: Vec<BusyEndpointView>,
     /// The latest refusals of the client, the latest first; empty without `identifier`.
     refusals: Vec<RecentRefusalView>,
+    /// The stores of the node that answers; absent for callers bound to a tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stores: Option<StoresView>,
 }
 
 /// A client with many requests.
@@ -159,7 +165,9 @@ pub(crate) async fn top(call: Call) -> Result<Response, ApiError> {
     let identifier = query.identifier.map(|identifier| normalize_identifier(&call, &identifier));
     let selection = Selection { tenant, identifier, count_max };
     let counted = top::collect(call.app.limiter(), call.app.now()).await?;
-    Ok(response::json(StatusCode::OK, &TopResponse::new(counted, &selection)))
+    // A backlog would tell one tenant about the others.
+    let stores = call.caller.tenant.is_none().then(|| StoresView::of(&call.app));
+    Ok(response::json(StatusCode::OK, &TopResponse { stores, ..TopResponse::new(counted, &selection) }))
 }
 
 fn parse_limit(limit: Option<&str>) -> Result<usize, ApiError> {
@@ -234,6 +242,7 @@ impl TopResponse {
             rules: selection.names(summary.rules).map(BusyRuleView::from).collect(),
             endpoints: selection.names(summary.endpoints).map(BusyEndpointView::from).collect(),
             refusals: selection.refusals(summary.recent).map(RecentRefusalView::from).collect(),
+            stores: None,
         }
     }
 }

@@ -12,6 +12,7 @@ mod delivery;
 mod quarantine;
 mod sink;
 mod stats;
+mod store_timeouts;
 
 use std::io;
 use std::sync::Arc;

@@ -232,6 +232,15 @@ impl DatabaseError {
         }
     }
 
+    /// Whether a statement took longer than its timeout, or waited too long for a lock of another one. A smaller statement may
+    /// succeed.
+    pub fn is_timeout(&self) -> bool {
+        match self {
+            DatabaseError::Query { cause } | DatabaseError::OutcomeUnknown { cause } => is_timeout(cause),
+            _ => false,
+        }
+    }
+
     /// Whether the server chose this transaction as the victim of a deadlock. Nothing was changed.
     pub(super) fn is_deadlock(&self) -> bool {
         let DatabaseError::Query { cause } = self else { return false };
@@ -304,6 +313,19 @@ fn is_data_error(error: &dyn sqlx::error::DatabaseError) -> bool {
     }
     // PostgreSQL: class 22 (data exceptions), index row too large.
     code.starts_with("22") || code == "54000"
+}
+
+/// Whether the server, or this process, gave up a statement that took too long.
+fn is_timeout(cause: &sqlx::Error) -> bool {
+    let Some(error) = cause.as_database_error() else {
+        return matches!(cause, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut);
+    };
+    if let Some(error) = error.try_downcast_ref::<MySqlDatabaseError>() {
+        // ER_LOCK_WAIT_TIMEOUT, ER_STATEMENT_TIMEOUT of MariaDB, ER_QUERY_TIMEOUT of MySQL.
+        return [1205, 1969, 3024].contains(&error.number());
+    }
+    // PostgreSQL: query_canceled, lock_not_available.
+    error.code().is_some_and(|code| ["57014", "55P03"].contains(&&*code))
 }
 
 /// Whether the server is down, shutting down or starting up.

@@ -7,6 +7,7 @@
 
 mod database;
 mod decisions;
+mod granularity;
 mod key_hash;
 mod latency;
 mod maintain;
@@ -19,11 +20,12 @@ mod time;
 mod windows;
 
 pub use self::database::{RecordsDatabase, Stored};
+pub use self::granularity::Granularity;
 pub use self::latency::{InvalidHistogram, LatencyHistogram};
 pub use self::maintain::{Maintenance, Retention};
 pub use self::queries::{
-    DecisionCursor, Granularity, Order, RECORD_COUNT_MAX, RankedBy, RankedClient, RankedName, RecordFilter,
-    RecordReader, RequestCounts, RollupCursor, RouteUsage, StoredDecision, StoredRollup, StoredWindow,
-    TenantFilter, TrendPoint, Usage, UsagePeriod, Violation, WindowCursor,
+    DecisionCursor, Order, RECORD_COUNT_MAX, RankedBy, RankedClient, RankedName, RecordFilter, RecordReader,
+    RequestCounts, RollupCursor, RouteUsage, StoredDecision, StoredRollup, StoredWindow, TenantFilter,
+    TrendPoint, Usage, UsagePeriod, Violation, WindowCursor,
 };
 pub use self::rows::{DecisionKind, DecisionRow, RollupRow, RowRange, SourceId, WindowRow};

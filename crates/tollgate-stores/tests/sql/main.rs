@@ -9,6 +9,7 @@ mod items;
 mod migrations;
 mod names;
 mod record_queries;
+mod record_timeouts;
 mod records;
 mod records_aggregates;
 mod records_faults;
@@ -118,6 +119,7 @@ on_every_engine![
     record_queries::decisions_are_paged_in_both_directions,
     record_queries::windows_are_filtered_and_paged,
     record_queries::rollups_of_servers_are_merged,
+    record_queries::rollup_pages_repeat_nothing,
     record_queries::usage_adds_up_by_period_and_route,
     record_queries::clients_routes_and_rules_are_ranked,
     record_queries::trend_counts_every_minute_once,

@@ -170,7 +170,7 @@ async fn all_rollups(reader: &RecordReader, per: Granularity, filter: &RecordFil
             return read;
         }
         for rollup in page {
-            after = Some(RollupCursor::after(&rollup, after.as_ref()));
+            after = Some(rollup.cursor());
             read.push(rollup);
         }
     }
@@ -203,6 +203,49 @@ pub(crate) async fn rollups_of_servers_are_merged(empty: TestDatabase) {
     let on_route = RecordFilter { route: Some("/b".to_owned()), ..RecordFilter::default() };
     assert_eq!(all_rollups(&reader, Granularity::Minute, &on_route).await.len(), 1);
     assert_eq!(all_rollups(&reader, Granularity::Hour, &RecordFilter::default()).await.len(), 0);
+}
+
+/// Rollups of a period that has not ended: new ones appear before the page that is read next.
+pub(crate) async fn rollup_pages_repeat_nothing(empty: TestDatabase) {
+    let database = records_with_sources(&empty).await;
+    let of = |minute: u64, rule: Option<&str>, tenant: Option<&str>, user: Option<&str>| {
+        let mut row = rollup("node-a", "/é's", 1, 0);
+        row.start_micros += minute * 60 * SECOND;
+        (row.rule, row.tenant, row.user_id) =
+            (rule.map(str::to_owned), tenant.map(str::to_owned), user.map(str::to_owned));
+        row
+    };
+    let mut rows = Vec::new();
+    for minute in 0..2 {
+        for rule in [None, Some("r"), Some("R")] {
+            rows.extend(
+                [(None, None), (Some("t"), None), (Some("t"), Some("u")), (None, Some("u"))]
+                    .map(|(tenant, user)| of(minute, rule, tenant, user)),
+            );
+        }
+    }
+    store_aggregates(&database, &[], &rows).await;
+    let reader = reader(&empty).await;
+    let mut earlier = 0;
+    for order in [Order::OldestFirst, Order::NewestFirst] {
+        let (mut keys, mut after) = (Vec::new(), None);
+        loop {
+            let all = RecordFilter::default();
+            let page = reader.rollups(Granularity::Minute, &all, order, after.as_ref(), 5).await.unwrap();
+            let Some(last) = page.last() else { break };
+            after = Some(last.cursor());
+            keys.extend(page.iter().map(StoredRollup::cursor).filter(|key| key.endpoint == "/é's"));
+            earlier += 1;
+            let new = [0, 1].map(|minute| {
+                let mut row = of(minute, None, None, None);
+                row.endpoint = format!("/0/{earlier}");
+                row
+            });
+            store_aggregates(&database, &[], &new).await;
+        }
+        let distinct: std::collections::HashSet<String> = keys.iter().map(|key| format!("{key:?}")).collect();
+        assert_eq!((keys.len(), distinct.len()), (rows.len(), rows.len()), "{order:?}");
+    }
 }
 
 pub(crate) async fn usage_adds_up_by_period_and_route(empty: TestDatabase) {

@@ -7,12 +7,15 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState, Wrap};
 
 use super::rows::{LISTS, List, rate};
+use super::stores::{StoreRow, stores};
 use super::view::{OpenClient, Sort, View};
 use super::{client_text, summary};
 use crate::output::escape;
 use crate::output::format::{format_duration, format_time, text_of};
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+/// Terminals with fewer lines show no stores.
+const STORES_HEIGHT_MIN: u16 = 15;
 const KEYS: &str = "q quit  tab list  s sort  / filter  enter open  ? help";
 const HELP: &str = "\
 q, ctrl-c     quit
@@ -28,14 +31,17 @@ Counts are of the last 45 to 60 seconds. ~ marks a count that may be too high.";
 
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View, colors: bool) {
+    let stores = store_lines(view, frame.area(), colors);
     let areas = Layout::vertical([
         Constraint::Length(2),
+        Constraint::Length(u16::try_from(stores.len()).unwrap_or(0)),
         Constraint::Length(1),
         Constraint::Min(1),
         Constraint::Length(1),
     ]);
-    let [head, tabs, body, foot] = areas.areas(frame.area());
+    let [head, pane, tabs, body, foot] = areas.areas(frame.area());
     draw_head(frame, head, view, colors);
+    frame.render_widget(Paragraph::new(stores), pane);
     frame.render_widget(tabs_line(view), tabs);
     if view.is_help {
         frame.render_widget(Paragraph::new(HELP).wrap(Wrap { trim: false }), body);
@@ -66,12 +72,28 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, view: &View, colors: bool) {
 
 /// `store: ready`, or what is wrong.
 fn health_text(view: &View, status: &str) -> String {
-    let causes = ["store_error", "database_error", "config_error", "data_dir_error"];
+    let causes = ["store_error", "database_error", "config_error", "data_dir_error", "records_error"];
     let cause = causes
         .iter()
         .find_map(|name| view.health[*name].as_str())
         .map(|cause| format!(": {}", escape(cause)));
     format!("health: {}{}", escape(status), cause.unwrap_or_default())
+}
+
+/// A line for each store, if the terminal is high enough.
+fn store_lines(view: &View, area: Rect, colors: bool) -> Vec<Line<'static>> {
+    if area.height < STORES_HEIGHT_MIN {
+        return Vec::new();
+    }
+    let line = |store: StoreRow| {
+        let state = if store.is_up() { Style::new() } else { in_color(colors, Color::Red) };
+        Line::from(vec![
+            Span::raw(format!("{:<9} ", store.name)),
+            Span::styled(format!("{:<12}", escape(&store.state)), state),
+            Span::raw(escape(&store.detail)),
+        ])
+    };
+    stores(&view.top).into_iter().map(line).collect()
 }
 
 fn tabs_line(view: &View) -> Line<'static> {

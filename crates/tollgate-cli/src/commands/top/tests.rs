@@ -19,7 +19,11 @@ fn response() -> Value {
             {"identifier": "user:a\u{1b}[2J", "requests": 100, "requests_error": 0, "refused": 0}],
         "most_refused": [{"identifier": "ip:192.0.2.7", "refused": 20, "refused_error": 0, "requests": null}],
         "rules": [{"rule": "per-user", "requests": 1500, "requests_error": 0, "refused": 30}],
-        "endpoints": [], "refusals": []})
+        "endpoints": [], "refusals": [],
+        "stores": {
+            "counters": {"kind": "redis", "state": "up"},
+            "database": {"state": "unreachable", "error": "it is \u{1b} down"},
+            "records": {"state": "waiting", "error": "refused", "backlog_rows": 120, "dropped_rows": 3, "quarantined_rows": 1}}})
 }
 
 fn view() -> View {
@@ -53,12 +57,16 @@ fn screen(view: &View, width: u16, height: u16, colors: bool) -> (String, bool) 
 
 #[test]
 fn text_form_has_all_lists() {
-    let expected = "1500 requests in 50s on 2 nodes, 30 refused\n\nBusiest clients\n";
+    let expected = "1500 requests in 50s on 2 nodes, 30 refused\n\nStores\n";
     let shown = text(&response(), &Output::new(false, Color::Never));
     assert!(shown.starts_with(expected), "{shown}");
     let lines: Vec<String> =
         shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     for line in [
+        "counters up in redis",
+        "database unreachable it is \\u{1b} down",
+        "records waiting 120 rows waiting, 3 dropped, 1 set aside; refused",
+        "Busiest clients",
         "CLIENT TENANT REQUESTS PER SECOND REFUSED",
         "user:alice acme 1000 20.0 10",
         "ip:192.0.2.7 ~400 8.0 20",
@@ -102,6 +110,17 @@ fn list_fits_80_columns_and_a_wide_terminal() {
         }
         assert!(!shown.contains('\u{1b}'), "{shown}");
     }
+}
+
+#[test]
+fn stores_are_shown_if_there_is_room() {
+    let store = "records   waiting     120 rows waiting, 3 dropped, 1 set aside; refused";
+    assert!(screen(&view(), 80, 24, true).0.contains(store));
+    assert!(!screen(&view(), 80, 14, true).0.contains("120 rows"));
+    let mut of_tenant = view();
+    of_tenant.top["stores"] = Value::Null;
+    assert!(!screen(&of_tenant, 80, 24, true).0.contains("records "));
+    assert!(!text(&of_tenant.top, &Output::new(false, Color::Never)).contains("Stores"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use tollgate_stores::sql::records::{DecisionCursor, Order, RecordFilter, RecordR
 use utoipa::{IntoParams, ToSchema};
 
 use super::filter::Filters;
-use super::list::{ListParameters, Position, RecordList, Rows};
+use super::list::{RecordList, Rows, list_parameters};
 use crate::admin::view;
 use crate::http::error::{ApiError, ErrorEnvelope};
 use crate::http::{Call, Response};
@@ -121,17 +121,8 @@ pub(crate) async fn decisions(call: Call) -> Result<Response, ApiError> {
         decision: query.decision.as_deref(),
         ..Filters::default()
     };
-    let mut filter = filters.parse(&call)?;
-    let parameters = ListParameters {
-        limit: query.limit.as_deref(),
-        after: query.after.as_deref(),
-        since: query.since.as_deref(),
-        until: query.until.as_deref(),
-        newest: query.newest.as_deref(),
-        format: query.format.as_deref(),
-    };
-    let order = parameters.select(&call, &mut filter)?;
-    parameters.respond(&call, DecisionList { filter, order }).await
+    let list = |filter, order| DecisionList { filter, order };
+    list_parameters!(query).respond(&call, filters, list).await
 }
 
 struct DecisionList {
@@ -167,21 +158,19 @@ impl RecordList for DecisionList {
         "truncated",
     ];
     type Row = DecisionLogEntry;
+    /// Time and id.
+    type Position = (u64, u64);
 
     async fn read(
         &self,
         reader: &RecordReader,
-        after: Option<&Position>,
+        after: Option<&Self::Position>,
         count_max: u32,
-    ) -> Result<Rows<DecisionLogEntry>, DatabaseError> {
-        let after = after.map(|after| DecisionCursor { at_micros: after[0], id: after[1] });
+    ) -> Result<Rows<Self>, DatabaseError> {
+        let after = after.map(|&(at_micros, id)| DecisionCursor { at_micros, id });
         let read = reader.decisions(&self.filter, self.order, after.as_ref(), count_max).await?;
-        let position = |decision: &StoredDecision| vec![decision.row.at_micros, decision.id];
+        let position = |decision: &StoredDecision| (decision.row.at_micros, decision.id);
         Ok(read.into_iter().map(|each| (position(&each), DecisionLogEntry::of(each))).collect())
-    }
-
-    fn is_position(position: &Position) -> bool {
-        position.len() == 2
     }
 }
 

@@ -6,10 +6,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json};
 use tollgate_stores::sql::DatabaseError;
 use tollgate_stores::sql::records::{Order, RecordFilter, RecordReader};
 
+use super::filter::Filters;
 use super::{query_error, reader, stream};
 use crate::admin::audit::parse_time;
 use crate::admin::dry_run::parse_flag;
@@ -17,31 +19,27 @@ use crate::admin::page;
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response, response};
 
-/// The numbers that say where a page ends.
-pub(super) type Position = Vec<u64>;
-
 /// A list of one kind of records.
-pub(super) trait RecordList: Send + Sync + 'static {
+pub(super) trait RecordList: Sized + Send + Sync + 'static {
     /// The name of the list in a response.
     const NAME: &'static str;
     /// The fields of a row, in the order of a CSV file.
     const COLUMNS: &'static [&'static str];
     type Row: Serialize + Send;
+    /// What identifies the last row of a page.
+    type Position: Serialize + DeserializeOwned + Send + Sync;
 
-    /// The rows after a position, each with its own position. `None` if the position is not one of this list.
+    /// The rows after a position, each with its own position.
     fn read(
         &self,
         reader: &RecordReader,
-        after: Option<&Position>,
+        after: Option<&Self::Position>,
         count_max: u32,
-    ) -> impl Future<Output = Result<Rows<Self::Row>, DatabaseError>> + Send;
-
-    /// Whether this may be a position of the list.
-    fn is_position(position: &Position) -> bool;
+    ) -> impl Future<Output = Result<Rows<Self>, DatabaseError>> + Send;
 }
 
 /// Rows with their positions.
-pub(super) type Rows<R> = Vec<(Position, R)>;
+pub(super) type Rows<L> = Vec<(<L as RecordList>::Position, <L as RecordList>::Row)>;
 
 /// The parameters that all lists share, as sent.
 #[derive(Copy, Clone)]
@@ -54,6 +52,21 @@ pub(super) struct ListParameters<'a> {
     pub(super) format: Option<&'a str>,
 }
 
+/// The shared parameters of a query.
+macro_rules! list_parameters {
+    ($query:expr) => {
+        $crate::admin::records::list::ListParameters {
+            limit: $query.limit.as_deref(),
+            after: $query.after.as_deref(),
+            since: $query.since.as_deref(),
+            until: $query.until.as_deref(),
+            newest: $query.newest.as_deref(),
+            format: $query.format.as_deref(),
+        }
+    };
+}
+pub(super) use list_parameters;
+
 /// How a list is sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Format {
@@ -64,7 +77,7 @@ pub(super) enum Format {
 
 impl ListParameters<'_> {
     /// Adds the times to a filter, and returns the order.
-    pub(super) fn select(&self, call: &Call, filter: &mut RecordFilter) -> Result<Order, ApiError> {
+    fn select(&self, call: &Call, filter: &mut RecordFilter) -> Result<Order, ApiError> {
         let now = call.app.now();
         let time = |field, text: Option<&str>| text.map(|text| parse_time(field, text, now)).transpose();
         filter.from_micros = time("since", self.since)?;
@@ -73,11 +86,19 @@ impl ListParameters<'_> {
         Ok(if newest { Order::NewestFirst } else { Order::OldestFirst })
     }
 
-    /// Responds with the list.
-    pub(super) async fn respond<L: RecordList>(&self, call: &Call, list: L) -> Result<Response, ApiError> {
+    /// Responds with the list of what the filters select.
+    pub(super) async fn respond<L: RecordList>(
+        &self,
+        call: &Call,
+        filters: Filters<'_>,
+        list: impl FnOnce(RecordFilter, Order) -> L,
+    ) -> Result<Response, ApiError> {
+        let mut filter = filters.parse(call)?;
+        let order = self.select(call, &mut filter)?;
+        let list = list(filter, order);
         let format = self.format(call)?;
         let limit = self.limit.map(|limit| page::parse_limit(Some(limit))).transpose()?;
-        let after = self.after.map(parse_cursor::<L>).transpose()?;
+        let after = self.after.map(parse_cursor::<L::Position>).transpose()?;
         let reader = reader(call).await?;
         if format != Format::Json {
             return stream::respond(reader, list, format, after, limit).await;
@@ -122,14 +143,13 @@ fn accepted(accept: Option<&HeaderValue>) -> Format {
 }
 
 /// The cursor that continues after a position.
-fn cursor(position: &Position) -> String {
+fn cursor(position: &impl Serialize) -> String {
     URL_SAFE_NO_PAD.encode(serde_json::to_string(position).unwrap_or_default())
 }
 
-fn parse_cursor<L: RecordList>(text: &str) -> Result<Position, ApiError> {
+fn parse_cursor<P: DeserializeOwned>(text: &str) -> Result<P, ApiError> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok();
-    let position = bytes.and_then(|bytes| serde_json::from_slice::<Position>(&bytes).ok());
-    let position = position.filter(L::is_position);
+    let position = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     position.ok_or_else(|| {
         ApiError::field(Code::InvalidInput, "after", "must be `next` of an earlier response of this list")
     })

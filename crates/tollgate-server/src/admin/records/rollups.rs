@@ -8,7 +8,7 @@ use tollgate_stores::sql::records::{
 use utoipa::{IntoParams, ToSchema};
 
 use super::filter::Filters;
-use super::list::{ListParameters, Position, RecordList, Rows};
+use super::list::{RecordList, Rows, list_parameters};
 use crate::admin::view;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::{Call, Response};
@@ -115,18 +115,9 @@ pub(crate) async fn rollups(call: Call) -> Result<Response, ApiError> {
         rule: query.rule.as_deref(),
         ..Filters::default()
     };
-    let mut filter = filters.parse(&call)?;
-    let parameters = ListParameters {
-        limit: query.limit.as_deref(),
-        after: query.after.as_deref(),
-        since: query.since.as_deref(),
-        until: query.until.as_deref(),
-        newest: query.newest.as_deref(),
-        format: query.format.as_deref(),
-    };
-    let order = parameters.select(&call, &mut filter)?;
-    let list = RollupList { per: per.unwrap_or(Granularity::Minute), filter, order };
-    parameters.respond(&call, list).await
+    let per = per.unwrap_or(Granularity::Minute);
+    let list = |filter, order| RollupList { per, filter, order };
+    list_parameters!(query).respond(&call, filters, list).await
 }
 
 struct RollupList {
@@ -155,29 +146,41 @@ impl RecordList for RollupList {
         "latency_p99_us",
     ];
     type Row = Rollup;
+    type Position = RollupPosition;
 
     async fn read(
         &self,
         reader: &RecordReader,
-        after: Option<&Position>,
+        after: Option<&Self::Position>,
         count_max: u32,
-    ) -> Result<Rows<Rollup>, DatabaseError> {
-        let after = after.map(|after| RollupCursor {
-            start_micros: after[0],
-            count: u32::try_from(after[1]).unwrap_or(u32::MAX),
-        });
+    ) -> Result<Rows<Self>, DatabaseError> {
+        let after = after.map(RollupPosition::cursor);
         let read = reader.rollups(self.per, &self.filter, self.order, after.as_ref(), count_max).await?;
-        let mut last = after;
-        let rows = read.into_iter().map(|rollup| {
-            let cursor = RollupCursor::after(&rollup, last.as_ref());
-            last = Some(cursor);
-            (vec![cursor.start_micros, cursor.count.into()], Rollup::of(rollup))
-        });
+        let rows = read.into_iter().map(|rollup| (RollupPosition::of(rollup.cursor()), Rollup::of(rollup)));
         Ok(rows.collect())
     }
+}
 
-    fn is_position(position: &Position) -> bool {
-        position.len() == 2
+/// Start, route, rule, tenant, user and region.
+#[derive(Serialize, Deserialize)]
+pub(super) struct RollupPosition(u64, String, Option<String>, Option<String>, Option<String>, String);
+
+impl RollupPosition {
+    fn of(cursor: RollupCursor) -> Self {
+        let RollupCursor { start_micros, endpoint, rule, tenant, user_id, region } = cursor;
+        RollupPosition(start_micros, endpoint, rule, tenant, user_id, region)
+    }
+
+    fn cursor(&self) -> RollupCursor {
+        let RollupPosition(start_micros, endpoint, rule, tenant, user_id, region) = self;
+        RollupCursor {
+            start_micros: *start_micros,
+            endpoint: endpoint.clone(),
+            rule: rule.clone(),
+            tenant: tenant.clone(),
+            user_id: user_id.clone(),
+            region: region.clone(),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tollgate_stores::sql::records::RecordReader;
 
 use super::csv;
-use super::list::{Format, Position, RecordList, Rows};
+use super::list::{Format, RecordList, Rows};
 use super::query_error;
 use crate::http::Response;
 use crate::http::error::{ApiError, Code};
@@ -23,7 +23,7 @@ pub(super) async fn respond<L: RecordList>(
     reader: RecordReader,
     list: L,
     format: Format,
-    after: Option<Position>,
+    after: Option<L::Position>,
     limit: Option<u32>,
 ) -> Result<Response, ApiError> {
     let busy = |_| ApiError::new(Code::ServiceUnavailable, "two exports of records are running; retry");
@@ -75,11 +75,11 @@ fn stream_response<L: RecordList>(
 }
 
 /// The pages of a list.
-struct Pages<L> {
+struct Pages<L: RecordList> {
     reader: RecordReader,
     list: L,
     format: Format,
-    after: Option<Position>,
+    after: Option<L::Position>,
     /// Rows that are still to be sent; `None` for all.
     left: Option<u32>,
 }
@@ -89,7 +89,7 @@ impl<L: RecordList> Pages<L> {
     async fn read(&mut self, out: &mut String) -> Result<bool, ApiError> {
         let wanted = self.left.unwrap_or(PAGE_ROWS).min(PAGE_ROWS);
         let read = self.list.read(&self.reader, self.after.as_ref(), wanted).await;
-        let rows: Rows<L::Row> = read.map_err(|error| query_error(&error))?;
+        let rows: Rows<L> = read.map_err(|error| query_error(&error))?;
         let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
         for (position, row) in rows {
             let row = serde_json::to_value(row).unwrap_or_default();

@@ -8,7 +8,7 @@ use tollgate_stores::sql::records::{
 use utoipa::{IntoParams, ToSchema};
 
 use super::filter::Filters;
-use super::list::{ListParameters, Position, RecordList, Rows};
+use super::list::{RecordList, Rows, list_parameters};
 use crate::admin::view;
 use crate::http::error::{ApiError, ErrorEnvelope};
 use crate::http::{Call, Response};
@@ -89,17 +89,8 @@ pub(crate) async fn windows(call: Call) -> Result<Response, ApiError> {
         route: query.route.as_deref().map(|route| ("route", route)),
         ..Filters::default()
     };
-    let mut filter = filters.parse(&call)?;
-    let parameters = ListParameters {
-        limit: query.limit.as_deref(),
-        after: query.after.as_deref(),
-        since: query.since.as_deref(),
-        until: query.until.as_deref(),
-        newest: query.newest.as_deref(),
-        format: query.format.as_deref(),
-    };
-    let order = parameters.select(&call, &mut filter)?;
-    parameters.respond(&call, WindowList { filter, order }).await
+    let list = |filter, order| WindowList { filter, order };
+    list_parameters!(query).respond(&call, filters, list).await
 }
 
 struct WindowList {
@@ -112,30 +103,28 @@ impl RecordList for WindowList {
     const COLUMNS: &'static [&'static str] =
         &["start", "end", "identifier", "tenant", "route", "requests", "allowed", "refused", "limit"];
     type Row = WindowRecord;
+    /// Start and key, in two halves.
+    type Position = (u64, u64, u64);
 
     async fn read(
         &self,
         reader: &RecordReader,
-        after: Option<&Position>,
+        after: Option<&Self::Position>,
         count_max: u32,
-    ) -> Result<Rows<WindowRecord>, DatabaseError> {
-        let after = after.map(|after| {
-            let hash = u128::from(after[1]) << 64 | u128::from(after[2]);
-            WindowCursor { start_micros: after[0], key_hash: hash.to_be_bytes() }
+    ) -> Result<Rows<Self>, DatabaseError> {
+        let after = after.map(|&(start_micros, high, low)| {
+            let hash = u128::from(high) << 64 | u128::from(low);
+            WindowCursor { start_micros, key_hash: hash.to_be_bytes() }
         });
         let read = reader.windows(&self.filter, self.order, after.as_ref(), count_max).await?;
         Ok(read.into_iter().map(|each| (position(&each), WindowRecord::of(each))).collect())
     }
-
-    fn is_position(position: &Position) -> bool {
-        position.len() == 3
-    }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the hash in two halves")]
-fn position(window: &StoredWindow) -> Position {
+fn position(window: &StoredWindow) -> (u64, u64, u64) {
     let hash = u128::from_be_bytes(window.key_hash);
-    vec![window.row.start_micros, (hash >> 64) as u64, hash as u64]
+    (window.row.start_micros, (hash >> 64) as u64, hash as u64)
 }
 
 impl WindowRecord {

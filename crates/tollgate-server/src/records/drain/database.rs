@@ -116,6 +116,7 @@ impl From<DatabaseError> for SinkError {
         match error {
             DatabaseError::RowPosition { .. } => SinkError::Position(message),
             error if error.is_rejected_row() => SinkError::Rejected(message),
+            error if error.is_timeout() => SinkError::TimedOut(message),
             _ => SinkError::Unavailable(message),
         }
     }

@@ -1,4 +1,4 @@
-//! Stores batches in a sink: retries, exactly-once positions, and rows that are rejected.
+//! Stores batches in a sink: retries, exactly-once positions, and rows that are rejected or time out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use super::DrainSettings;
 use super::quarantine::{Quarantine, QuarantinedRow};
 use super::sink::{BatchSink, SinkError};
 use super::stats::DrainStats;
+use super::store_timeouts::StoreTimeouts;
 use crate::records::spool::SpoolWatch;
 
 /// The deadline of the shutdown has passed.
@@ -39,6 +40,7 @@ pub(super) struct Delivery<S> {
     quarantine: Arc<Quarantine>,
     /// The number of the next row of a source in the database.
     position: Option<(SourceId, u64)>,
+    timeouts: StoreTimeouts,
     had_outage: bool,
 }
 
@@ -49,8 +51,16 @@ impl<S: BatchSink> Delivery<S> {
         settings: DrainSettings,
         quarantine: Arc<Quarantine>,
     ) -> Self {
-        let stats = Arc::default();
-        Delivery { sink, watch, settings, stats, quarantine, position: None, had_outage: false }
+        Delivery {
+            sink,
+            watch,
+            settings,
+            stats: Arc::default(),
+            quarantine,
+            position: None,
+            timeouts: StoreTimeouts::default(),
+            had_outage: false,
+        }
     }
 
     pub(super) fn stats(&self) -> &Arc<DrainStats> {
@@ -91,15 +101,25 @@ impl<S: BatchSink> Delivery<S> {
         Ok(())
     }
 
-    /// Stores rows. If one is rejected, halves are tried, until it is alone and can be set aside.
+    /// Stores rows. If one is rejected, or a call takes too long, parts are tried, until the row is alone and can be set aside.
     async fn store_rows(&mut self, source: SourceId, first: u64, rows: &[S::Row]) -> Result<(), Stopped> {
-        let mut parts = vec![(0, rows.len())];
-        while let Some((start, end)) = parts.pop() {
+        let mut parts = vec![(0_usize, rows.len())];
+        while let Some((start, rest)) = parts.pop() {
+            let end = rest.min(start.saturating_add(self.timeouts.rows_max()));
+            if end < rest {
+                parts.push((end, rest));
+            }
             let range = RowRange { source, first: first + start as u64, end: first + end as u64 };
             let Err(error) = self.store_part(&range, &rows[start..end]).await? else { continue };
-            if end - start == 1 {
-                let content = format!("{:?}", rows[start]);
+            let is_timeout = matches!(error, SinkError::TimedOut(_));
+            if is_timeout && (end - start > 1 || !self.timeouts.is_exhausted()) {
+                parts.push((start, end));
+            } else if end - start == 1 {
+                let (error, content) = (error.to_string(), format!("{:?}", rows[start]));
                 self.set_aside(QuarantinedRow { source, number: range.first, error, content }).await?;
+                if is_timeout {
+                    self.timeouts.note_set_aside();
+                }
             } else {
                 let middle = start.midpoint(end);
                 parts.extend([(middle, end), (start, middle)]);
@@ -108,8 +128,12 @@ impl<S: BatchSink> Delivery<S> {
         Ok(())
     }
 
-    /// Stores what the database does not have of these rows. Fails with the reason if it rejects one of them.
-    async fn store_part(&mut self, range: &RowRange, rows: &[S::Row]) -> Result<Result<(), String>, Stopped> {
+    /// Stores what the database does not have of these rows. Fails with the reason if it rejects one of them or takes too long.
+    async fn store_part(
+        &mut self,
+        range: &RowRange,
+        rows: &[S::Row],
+    ) -> Result<Result<(), SinkError>, Stopped> {
         let sink = Arc::clone(&self.sink);
         loop {
             let position = self.position(range.source).await?;
@@ -131,12 +155,27 @@ impl<S: BatchSink> Delivery<S> {
                 Ok(()) => {
                     self.position = Some((range.source, range.end));
                     self.stats.rows_stored.add(missing.len() as u64);
+                    self.timeouts.note_stored();
+                    self.note_answer();
                     return Ok(Ok(()));
                 }
-                Err(SinkError::Rejected(reason)) => return Ok(Err(reason)),
+                Err(error @ SinkError::Rejected(_)) => return Ok(Err(error)),
+                Err(error @ SinkError::TimedOut(_)) => {
+                    self.note_timeout(&error, missing.len()).await?;
+                    return Ok(Err(error));
+                }
                 Err(error) => self.find_position(&error).await?,
             }
         }
+    }
+
+    /// Prepares the next attempt: it reads the position first, because the rows may be stored, and waits there for a database that
+    /// does not answer at all.
+    async fn note_timeout(&mut self, error: &SinkError, rows: usize) -> Result<(), Stopped> {
+        self.timeouts.note_timeout(rows);
+        self.position = None;
+        let pause = if rows == 1 { self.settings.backoff_max } else { self.settings.backoff_min };
+        self.back_off(error, pause).await
     }
 
     /// Moves the position over rows that are not stored.
@@ -150,6 +189,10 @@ impl<S: BatchSink> Delivery<S> {
             let rest = RowRange { first: position, ..*range };
             match self.call(|| sink.skip(&rest)).await? {
                 Ok(()) => self.position = Some((range.source, range.end)),
+                Err(error @ SinkError::TimedOut(_)) => {
+                    self.position = None;
+                    self.back_off(&error, self.settings.backoff_max).await?;
+                }
                 Err(error) => self.find_position(&error).await?,
             }
         }
@@ -195,7 +238,7 @@ impl<S: BatchSink> Delivery<S> {
         self.pause(self.settings.backoff_min).await
     }
 
-    /// Repeats a call while the database is unreachable.
+    /// Repeats a call while the database is unreachable, but not if it takes too long.
     async fn call<T, F>(&mut self, call: impl Fn() -> F) -> Result<Result<T, SinkError>, Stopped>
     where
         F: Future<Output = Result<T, SinkError>>,
@@ -207,14 +250,12 @@ impl<S: BatchSink> Delivery<S> {
                 called = tokio::time::timeout(timeout, call()) => called,
                 () = deadline(&self.watch, &self.settings) => return Err(Stopped),
             };
-            let no_answer = |_| Err(SinkError::Unavailable(format!("no answer in {timeout:?}")));
+            let no_answer = |_| Err(SinkError::TimedOut(format!("no answer in {timeout:?}")));
             match called.unwrap_or_else(no_answer) {
                 Err(error @ SinkError::Unavailable(_)) => self.back_off(&error, backoff).await?,
+                Err(error @ SinkError::TimedOut(_)) => return Ok(Err(error)),
                 answer => {
-                    if self.stats.note(None) {
-                        let rows = self.watch.stats().backlog_rows.get();
-                        info!(rows, "the database of records is reachable");
-                    }
+                    self.note_answer();
                     return Ok(answer);
                 }
             }
@@ -222,10 +263,18 @@ impl<S: BatchSink> Delivery<S> {
         }
     }
 
+    /// Notes that the database works, unless a store has timed out since it stored rows.
+    fn note_answer(&self) {
+        if !self.timeouts.is_pending() && self.stats.note(None) {
+            let rows = self.watch.stats().backlog_rows.get();
+            info!(rows, "the database of records stores rows");
+        }
+    }
+
     async fn back_off(&mut self, error: &SinkError, pause: Duration) -> Result<(), Stopped> {
         self.had_outage = true;
         if self.stats.note(Some(error.to_string())) {
-            warn!(%error, "the database of records is unreachable; records wait in the spool");
+            warn!(%error, "the database of records stores no rows; they wait in the spool");
         }
         self.pause(pause).await
     }

@@ -39,6 +39,9 @@ pub(crate) enum SinkError {
     /// The range does not begin at the position of its source: read the position again.
     #[error("{0}")]
     Position(String),
+    /// The call took too long; the outcome may be unknown. Send the same range again, or a part of it.
+    #[error("{0}")]
+    TimedOut(String),
     /// The database is unreachable, or the outcome is unknown: send the same range again.
     #[error("{0}")]
     Unavailable(String),

@@ -4,6 +4,7 @@ mod database;
 mod fake_sink;
 mod outages;
 mod rejected_rows;
+mod timeouts;
 
 use std::path::Path;
 use std::time::Duration;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::decisions::maybe_int;
+use super::granularity::Granularity;
 use super::key_hash::key_hash;
 use super::latency::LatencyHistogram;
 use super::rows::RollupRow;
@@ -44,24 +45,6 @@ const MARK_AGAIN: &str =
 
 /// The primary key.
 pub(super) type Key = (u64, [u8; 16]);
-
-/// The period that a row covers.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Granularity {
-    Minute,
-    Hour,
-    Day,
-}
-
-impl Granularity {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Granularity::Minute => "minute",
-            Granularity::Hour => "hour",
-            Granularity::Day => "day",
-        }
-    }
-}
 
 /// Adds deltas to the minute rows of this server, in the order of their keys, and marks their hours as changed.
 pub(super) async fn add(

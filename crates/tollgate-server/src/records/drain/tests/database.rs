@@ -8,6 +8,7 @@ use crate::records::codec::RowWriter;
 use crate::records::drain::database::{AggregateSink, DecisionSink, RecordsConnection};
 
 const MINUTE: u64 = 1_700_000_040_000_000;
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A row of the decision log.
 fn decision(number: u64, count: u64) -> Vec<u8> {
@@ -132,4 +133,28 @@ async fn killed_postgres_loses_and_repeats_no_row() {
     assert_eq!(server.execute("test_0", count).trim(), "8000|8000|8000");
     let sums = "SELECT COUNT(*), SUM(allowed), SUM(refused) FROM rate_limit_records";
     assert_eq!(server.execute("test_0", sums).trim(), "100|8000|8000");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locked_table_delays_rows_and_loses_none() {
+    let setup = Setup::new();
+    let server = PostgresServer::start();
+    let mut sql = SqlSettings::from_url(&server.create_database()).unwrap();
+    sql.statement_timeout = Duration::from_millis(200);
+    let mut log = Draining::start(DecisionSink(Arc::new(RecordsConnection::new(sql))), &setup, "log");
+    append_rows(&mut log.writer, [decision(0, 1)]);
+    wait_until(|| log.stats.rows_stored.get() == 1).await;
+    std::thread::scope(|scope| {
+        let lock = "BEGIN; LOCK TABLE rate_limit_audit_logs; SELECT pg_sleep(2); COMMIT";
+        scope.spawn(|| server.execute("test_0", lock));
+        let count = "SELECT COUNT(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted \
+                     AND relation = 'rate_limit_audit_logs'::regclass";
+        assert!(tollgate_testkit::wait_until(DEADLINE, || server.execute("test_0", count).trim() == "1"));
+        append_rows(&mut log.writer, (1..400).map(|row| decision(row, 1)));
+        let error = tollgate_testkit::eventually(DEADLINE, || log.stats.last_error());
+        assert!(error.is_some_and(|error| error.contains("statement timeout")));
+    });
+    let log = log.finish().await;
+    assert_eq!((log.rows_stored.get(), log.rows_quarantined.get()), (400, 0));
+    assert!(log.last_error().is_none());
 }

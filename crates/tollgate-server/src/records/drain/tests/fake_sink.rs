@@ -28,9 +28,15 @@ struct State {
     faults: VecDeque<Fault>,
     is_down: bool,
     calls: u64,
+    /// Stores of more rows time out.
+    rows_max: Option<usize>,
+    /// How long a store takes.
+    store_takes: Duration,
+    /// When stores began and ended.
+    stores: Vec<(Instant, Instant)>,
 }
 
-/// Rejects rows that contain `poison`; cannot decode rows that contain `garbage`.
+/// Rejects rows that contain `poison`, times out at rows that contain `slow`, and cannot decode rows that contain `garbage`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FakeSink(Arc<Mutex<State>>);
 
@@ -53,6 +59,21 @@ impl FakeSink {
 
     pub(super) fn set_down(&self, is_down: bool) {
         self.0.lock().is_down = is_down;
+    }
+
+    /// Stores of more rows time out from now on.
+    pub(super) fn set_rows_max(&self, rows_max: Option<usize>) {
+        self.0.lock().rows_max = rows_max;
+    }
+
+    /// Every store takes this long from now on.
+    pub(super) fn set_store_takes(&self, store_takes: Duration) {
+        self.0.lock().store_takes = store_takes;
+    }
+
+    /// When the stores that succeeded began and ended.
+    pub(super) fn stores(&self) -> Vec<(Instant, Instant)> {
+        self.0.lock().stores.clone()
     }
 
     /// As if the database was replaced by an empty one.
@@ -105,6 +126,9 @@ impl BatchSink for FakeSink {
 
     async fn store(&self, range: &RowRange, rows: &[String]) -> Result<(), SinkError> {
         assert_eq!(rows.len() as u64, range.end - range.first);
+        let began = Instant::now();
+        let store_takes = self.0.lock().store_takes;
+        tokio::time::sleep(store_takes).await;
         self.call(|state| {
             state.positions.entry(range.source).or_insert(0);
             if !state.claim(range)? {
@@ -113,7 +137,12 @@ impl BatchSink for FakeSink {
             if rows.iter().any(|text| text.contains("poison")) {
                 return Err(SinkError::Rejected("value out of range".to_owned()));
             }
+            let is_too_large = state.rows_max.is_some_and(|rows_max| rows.len() > rows_max);
+            if is_too_large || rows.iter().any(|text| text.contains("slow")) {
+                return Err(SinkError::TimedOut("statement timeout".to_owned()));
+            }
             state.positions.insert(range.source, range.end);
+            state.stores.push((began, Instant::now()));
             state.batches.push(rows.len());
             let numbered = (range.first..).zip(rows);
             state.rows.extend(numbered.map(|(number, text)| (range.source, number, text.clone())));

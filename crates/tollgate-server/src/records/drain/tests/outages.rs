@@ -90,3 +90,23 @@ async fn replaced_database_goes_on_with_the_next_row() {
     drain.await.unwrap();
     assert_eq!(setup.sink.texts(), numbered(0..70).collect::<Vec<_>>());
 }
+
+#[tokio::test]
+async fn catch_up_leaves_the_database_half_of_the_time() {
+    let setup = Setup::new();
+    setup.sink.set_store_takes(Duration::from_millis(30));
+    setup.sink.set_down(true);
+    let (mut writer, drain, stats) = setup.start();
+    append(&mut writer, numbered(0..1_000));
+    wait_until(|| setup.sink.calls() > 3).await;
+    setup.sink.set_down(false);
+    wait_until(|| stats.rows_stored.get() == 1_000).await;
+    let stores = setup.sink.stores();
+    assert_eq!(stores.len(), 10);
+    for pair in stores.windows(2) {
+        let [(began, ended), (next_began, _)] = [pair[0], pair[1]];
+        assert!(next_began - ended >= ended - began, "{:?}", next_began - ended);
+    }
+    writer.close();
+    drain.await.unwrap();
+}

@@ -4,14 +4,14 @@ use super::*;
 use crate::records::drain::quarantine::QuarantinedRow;
 use tollgate_stores::sql::records::SourceId;
 
-fn quarantined(setup: &Setup) -> Vec<(u64, String)> {
+pub(super) fn quarantined(setup: &Setup) -> Vec<(u64, String)> {
     let text = std::fs::read_to_string(setup.quarantine()).unwrap_or_default();
     let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     lines.map(|line| (line["row"].as_u64().unwrap(), line["error"].as_str().unwrap().to_owned())).collect()
 }
 
 /// Rows 0 to 999, some of them replaced.
-fn rows_with(bad: &[(usize, &str)]) -> Vec<String> {
+pub(super) fn rows_with(bad: &[(usize, &str)]) -> Vec<String> {
     let mut rows: Vec<String> = numbered(0..1_000).collect();
     for (row, text) in bad {
         (*text).clone_into(&mut rows[*row]);

@@ -9,12 +9,12 @@ use super::Maintenance;
 use crate::sql::engine::{Pool, Row, from_i64, to_i64};
 use crate::sql::error::DatabaseError;
 use crate::sql::query::Query;
-use crate::sql::records::rollups::{Granularity, Key, REPLACE, merge_into, write};
+use crate::sql::records::granularity::Granularity;
+use crate::sql::records::rollups::{Key, REPLACE, merge_into, write};
 use crate::sql::records::rows::RollupRow;
 use crate::sql::records::time::{HOUR_MICROS, MINUTE_MICROS, bind_time};
 
 const TABLE: &str = "rate_limit_metrics";
-const DAY_MICROS: u64 = 24 * HOUR_MICROS;
 /// How long after its end an hour is computed. Nodes send minutes a little late.
 const DELAY_MICROS: u64 = 2 * MINUTE_MICROS;
 /// Marks handled by one run.
@@ -48,7 +48,7 @@ pub(super) async fn compute(
 }
 
 const fn day_of(hour: u64) -> u64 {
-    hour - hour % DAY_MICROS
+    hour - hour % Granularity::Day.micros()
 }
 
 /// The marks on hours that start no later than `last_micros`, in the order of the hours.
@@ -73,11 +73,11 @@ async fn compute_period(
     start: u64,
     marks: &[Mark],
 ) -> Result<(), DatabaseError> {
-    let parts = match granularity {
-        Granularity::Day => (Granularity::Hour, HOUR_MICROS, 24),
-        Granularity::Hour | Granularity::Minute => (Granularity::Minute, MINUTE_MICROS, 60),
+    let part = match granularity {
+        Granularity::Day => Granularity::Hour,
+        Granularity::Hour | Granularity::Minute => Granularity::Minute,
     };
-    let rows = read_parts(pool, granularity, start, parts).await?;
+    let rows = read_parts(pool, granularity, start, part).await?;
     let rows: Vec<(&Key, &RollupRow)> = rows.iter().collect();
     let mut transaction = pool.begin_append().await?;
     write(&mut transaction, granularity, &rows, REPLACE).await?;
@@ -95,16 +95,16 @@ async fn read_parts(
     pool: &Pool,
     granularity: Granularity,
     start: u64,
-    (part, part_micros, count): (Granularity, u64, u64),
+    part: Granularity,
 ) -> Result<BTreeMap<Key, RollupRow>, DatabaseError> {
     let mut sums = BTreeMap::new();
     let mut transaction = pool.begin_snapshot().await?;
-    for number in 0..count {
+    for number in 0..granularity.micros() / part.micros() {
         let mut select = Query::new(
             "SELECT tenant, user_id, endpoint, rule_id, region, allowed_requests, throttled_requests, blocked_requests, \
              cache_hits, cache_misses, latency_histogram FROM rate_limit_metrics WHERE timestamp = ",
         );
-        bind_time(&mut select, transaction.engine(), start + number * part_micros)?;
+        bind_time(&mut select, transaction.engine(), start + number * part.micros())?;
         // The values are constants, but MySQL compares bound texts as bytes.
         select.push(match part {
             Granularity::Minute => " AND granularity = 'minute'",

@@ -7,7 +7,7 @@ use crate::sql::records::DecisionKind;
 use super::statement::Statement;
 
 /// Longer than every column.
-const TEXT_BYTES_MAX: usize = 4_096;
+pub(super) const TEXT_BYTES_MAX: usize = 4_096;
 
 /// Selects records. `None` matches everything; fields that a table does not have are ignored.
 #[derive(Clone, Debug, Default)]

@@ -2,12 +2,13 @@
 
 use crate::sql::engine::{Pool, Row};
 use crate::sql::error::DatabaseError;
+use crate::sql::items::table::check_text;
 use crate::sql::records::LatencyHistogram;
 
 use super::columns::Columns;
-use super::filter::{FilteredColumns, Order, RecordFilter};
-use super::granularity::Granularity;
+use super::filter::{FilteredColumns, Order, RecordFilter, TEXT_BYTES_MAX};
 use super::statement::{Statement, allow_long_joins};
+use crate::sql::records::granularity::Granularity;
 
 pub(super) const TABLE: &str = "rate_limit_metrics";
 
@@ -49,14 +50,26 @@ pub struct StoredRollup {
     pub latency: LatencyHistogram,
 }
 
-/// The last rollup of a page. Rollups of a period that has not ended may change between two pages.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+/// The last rollup of a page: what identifies it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RollupCursor {
     /// Its period, in microseconds since 1970.
     pub start_micros: u64,
-    /// How many rollups of this period were on this page and earlier ones.
-    pub count: u32,
+    /// Its route.
+    pub endpoint: String,
+    /// Its rule, if any.
+    pub rule: Option<String>,
+    /// Its tenant, if any.
+    pub tenant: Option<String>,
+    /// Its user, if any.
+    pub user_id: Option<String>,
+    /// Its region.
+    pub region: String,
 }
+
+/// The order of the rollups of one period. NULL is compared as '', which is no name.
+const KEY: &str =
+    "r.endpoint, COALESCE(r.rule_id, ''), COALESCE(r.tenant, ''), COALESCE(r.user_id, ''), r.region";
 
 pub(super) async fn page(
     pool: &Pool,
@@ -76,12 +89,12 @@ pub(super) async fn page(
         let inclusive =
             if order == Order::OldestFirst { " AND r.timestamp >= " } else { " AND r.timestamp <= " };
         statement.push(inclusive).bind_time(after.start_micros)?;
+        after.push_rest(&mut statement, order)?;
     }
     filter.push(&mut statement, &COLUMNS)?;
     statement.push(" GROUP BY r.timestamp, r.tenant, r.user_id, r.endpoint, r.rule_id, r.region");
     statement.push(" ORDER BY r.timestamp").push(order.direction());
-    statement.push(", r.endpoint, r.rule_id, r.tenant, r.user_id, r.region LIMIT ").bind(count_max);
-    statement.push(" OFFSET ").bind(after.map_or(0, |after| after.count));
+    statement.push(", ").push(KEY).push(" LIMIT ").bind(count_max);
     let rows = statement.rows(&mut transaction).await?;
     transaction.rollback().await?;
     rows.iter().map(StoredRollup::read).collect()
@@ -98,6 +111,18 @@ pub(super) fn push_sums(statement: &mut Statement<'_>) {
 }
 
 impl StoredRollup {
+    /// The cursor that continues after this rollup.
+    pub fn cursor(&self) -> RollupCursor {
+        RollupCursor {
+            start_micros: self.start_micros,
+            endpoint: self.endpoint.clone(),
+            rule: self.rule.clone(),
+            tenant: self.tenant.clone(),
+            user_id: self.user_id.clone(),
+            region: self.region.clone(),
+        }
+    }
+
     fn read(row: &Row) -> Result<Self, DatabaseError> {
         let mut columns = Columns::new(row, TABLE);
         Ok(StoredRollup {
@@ -118,10 +143,17 @@ impl StoredRollup {
 }
 
 impl RollupCursor {
-    /// The cursor that continues after a rollup, given the cursor of the one before it.
-    pub fn after(rollup: &StoredRollup, before: Option<&RollupCursor>) -> Self {
-        let start_micros = rollup.start_micros;
-        let earlier = before.filter(|before| before.start_micros == start_micros);
-        RollupCursor { start_micros, count: earlier.map_or(0, |before| before.count).saturating_add(1) }
+    /// Of the rollups of this period, selects those after this one.
+    fn push_rest<'a>(&'a self, statement: &mut Statement<'a>, order: Order) -> Result<(), DatabaseError> {
+        statement.push(" AND (r.timestamp").push(order.after()).bind_time(self.start_micros)?;
+        statement.push(" OR (").push(KEY).push(") > (");
+        let [rule, tenant, user] =
+            [&self.rule, &self.tenant, &self.user_id].map(|name| name.as_deref().unwrap_or_default());
+        for (position, text) in [&*self.endpoint, rule, tenant, user, &*self.region].into_iter().enumerate() {
+            check_text("after", text, TEXT_BYTES_MAX)?;
+            statement.push(if position == 0 { "" } else { ", " }).bind_text(text);
+        }
+        statement.push("))");
+        Ok(())
     }
 }

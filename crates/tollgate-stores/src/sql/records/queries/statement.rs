@@ -6,7 +6,7 @@ use crate::sql::query::{Query, Value};
 use crate::sql::records::time::bind_time;
 use crate::sql::settings::Engine;
 
-use super::granularity::Granularity;
+use crate::sql::records::granularity::Granularity;
 
 /// A query in the dialect of one engine.
 pub(super) struct Statement<'a> {

@@ -7,9 +7,9 @@ use crate::sql::records::LatencyHistogram;
 
 use super::columns::Columns;
 use super::filter::RecordFilter;
-use super::granularity::Granularity;
 use super::rollups;
 use super::statement::{Statement, allow_long_joins};
+use crate::sql::records::granularity::Granularity;
 
 /// Longer periods are read from hours instead of minutes.
 const MINUTES_MAX: u64 = Granularity::Day.micros();

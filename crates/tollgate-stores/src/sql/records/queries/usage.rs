@@ -6,9 +6,9 @@ use crate::sql::error::DatabaseError;
 use super::columns::Columns;
 use super::counts::RequestCounts;
 use super::filter::RecordFilter;
-use super::granularity::Granularity;
 use super::statement::Statement;
 use super::windows::{COLUMNS, TABLE};
+use crate::sql::records::granularity::Granularity;
 
 /// Routes in a result.
 const ROUTES_MAX: u32 = 100;
