@@ -17,6 +17,7 @@ use crate::ServiceLimiter;
 use crate::api::batch_check::BodyBudget;
 use crate::auth::api_keys::KeySecret;
 use crate::auth::caller_limits::CallerLimiter;
+use crate::auth::jwt::JwtVerifier;
 use crate::auth::throttle::AuthThrottle;
 use crate::auth::{AuthParts, Authenticator, Caller};
 use crate::check::batch::BatchQueue;
@@ -24,7 +25,7 @@ use crate::check::error::CheckError;
 use crate::check::idempotency::IdempotencyStore;
 use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
-use crate::config::settings::Settings;
+use crate::config::settings::{ClientIdSettings, Settings};
 use crate::config::sync::{ConfigSync, FileRules, SyncParts};
 use crate::http::hosts::HostPolicy;
 use crate::http::request_id::RequestIds;
@@ -84,6 +85,12 @@ pub(crate) struct Reloadable {
     pub(crate) rejects_unknown_tiers: bool,
     /// How the address of a client is found.
     pub(crate) client_address: ClientAddressPolicy,
+    /// Where gateways find the ids of clients.
+    pub(crate) client_ids: ClientIdSettings,
+    /// Verifies tokens of clients; absent without configured issuers.
+    pub(crate) jwt: Option<Arc<JwtVerifier>>,
+    /// Whether a client with an invalid token is refused, not anonymous.
+    pub(crate) rejects_invalid_tokens: bool,
     /// Absent without `[callers]`.
     pub(crate) callers: Option<CallerLimiter>,
 }
@@ -102,6 +109,9 @@ impl Reloadable {
             rejects_unknown_tiers: settings.rejects_unknown_tiers,
             profiles: settings.server.headers.clone(),
             client_address: settings.client_address.clone(),
+            client_ids: settings.client_ids.clone(),
+            jwt: None,
+            rejects_invalid_tokens: true,
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
         }
     }

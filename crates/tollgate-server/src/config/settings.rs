@@ -4,6 +4,7 @@
 //! [`Settings`], so a reload applies all of the new settings or none.
 
 mod callers;
+mod client_ids;
 mod database;
 mod environment;
 mod error;
@@ -29,6 +30,7 @@ use tollgate::identity::{ClientAddressPolicy, Normalization};
 use tollgate_stores::redis::{Address, RedisSettings, Secret};
 
 pub use self::callers::CallerLimits;
+pub use self::client_ids::{ClientIdSettings, LoginEndpoint};
 pub use self::database::DatabaseSettings;
 pub use self::environment::environment;
 pub use self::error::SettingsError;
@@ -69,6 +71,8 @@ pub struct Settings {
     pub rejects_unknown_tiers: bool,
     /// How the address of a client is found (`identity.client_address`).
     pub client_address: ClientAddressPolicy,
+    /// Where gateways find the ids of a client in its request.
+    pub client_ids: ClientIdSettings,
     /// The rules as written, and how addresses are counted. [`Settings::rule_set`] normalizes them.
     pub rules: RuleSet,
     /// How identifiers are normalized.

@@ -19,8 +19,9 @@ use tollgate_stores::redis::Secret;
 use tracing_subscriber::EnvFilter;
 
 use super::{
-    AuthSettings, Caller, CounterSettings, KeySecretSettings, LogFormat, LogSettings, RedisCounterSettings,
-    ServerSettings, Settings, Source, callers, database, hosts, listen_default, records, redis,
+    AuthSettings, Caller, ClientIdSettings, CounterSettings, KeySecretSettings, LogFormat, LogSettings,
+    RedisCounterSettings, ServerSettings, Settings, Source, callers, client_ids, database, hosts,
+    listen_default, records, redis,
 };
 use crate::auth::api_keys;
 use crate::auth::scope::{Scope, Scopes};
@@ -66,6 +67,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         strict_checks: strict_checks.unwrap_or(false),
         rejects_unknown_tiers: identity.rejects_unknown_tiers,
         client_address: ClientAddressPolicy::default(),
+        client_ids: identity.client_ids,
         rules: rules?,
         normalization: identity.normalization,
         warnings: Vec::new(),
@@ -361,6 +363,7 @@ struct Identity {
     normalization: Normalization,
     default_tier: Option<Box<str>>,
     rejects_unknown_tiers: bool,
+    client_ids: ClientIdSettings,
 }
 
 impl Default for Identity {
@@ -371,6 +374,7 @@ impl Default for Identity {
             normalization: Normalization::EXACT,
             default_tier: None,
             rejects_unknown_tiers: false,
+            client_ids: ClientIdSettings::default(),
         }
     }
 }
@@ -384,10 +388,13 @@ impl Identity {
 }
 
 fn read_identity(fields: &mut TableReader<'_, '_>) -> Identity {
+    let normalization = read_normalization(fields);
+    let client_ids = client_ids::read(fields, normalization.ignore_path_case);
     Identity {
+        client_ids,
         ipv6_prefix: fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(IPV6_PREFIX_DEFAULT),
         nat64: fields.read("nat64", boolean).unwrap_or(false),
-        normalization: read_normalization(fields),
+        normalization,
         default_tier: fields.read("default_tier", id),
         rejects_unknown_tiers: (fields.read("unknown_tier", word(&[("warn", false), ("reject", true)])))
             .unwrap_or(false),

@@ -13,7 +13,7 @@ use tollgate::{RuleSet, Span};
 use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
 
 use super::redis::topology_name;
-use super::{CounterSettings, KeySecretSettings, Settings, TlsFiles, database};
+use super::{CounterSettings, KeySecretSettings, LoginEndpoint, Settings, TlsFiles, database};
 use crate::config::rule_json;
 
 const MASK: &str = "***";
@@ -145,7 +145,18 @@ fn identity_json(settings: &Settings) -> Json {
         },
         "ignore_path_case": normalization.ignore_path_case,
         "head": normalization.head.as_str(),
+        "api_key_headers": list(&settings.client_ids.api_key_headers),
+        "login_endpoints": settings.client_ids.login_endpoints.iter().map(login_endpoint_json).collect::<Vec<_>>(),
         "unknown_tier": if settings.rejects_unknown_tiers { "reject" } else { "warn" },
+    })
+}
+
+fn login_endpoint_json(one: &LoginEndpoint) -> Json {
+    json!({
+        "endpoint": text(&one.endpoint),
+        "methods": list(&one.methods),
+        "field": one.field,
+        "body_bytes_max": one.body_bytes_max,
     })
 }
 
