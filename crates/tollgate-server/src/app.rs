@@ -25,7 +25,7 @@ use crate::check::error::CheckError;
 use crate::check::idempotency::IdempotencyStore;
 use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
-use crate::config::settings::{InvalidToken, Settings};
+use crate::config::settings::{ClientIdSettings, InvalidToken, Settings};
 use crate::config::sync::{ConfigSync, FileRules, SyncParts};
 use crate::http::hosts::HostPolicy;
 use crate::http::request_id::RequestIds;
@@ -87,12 +87,13 @@ pub(crate) struct Reloadable {
     pub(crate) rejects_unknown_tiers: bool,
     /// How the address of a client is found.
     pub(crate) client_address: ClientAddressPolicy,
+    /// Where gateways find the ids of clients.
+    pub(crate) client_ids: ClientIdSettings,
     /// Absent without `[callers]`.
     pub(crate) callers: Option<CallerLimiter>,
     /// Absent without `[[identity.jwt]]`.
     pub(crate) jwt: Option<Arc<JwtVerifier>>,
     /// What happens to requests with an invalid token.
-    #[allow(dead_code, reason = "used by gateways")]
     pub(crate) invalid_token: InvalidToken,
 }
 
@@ -117,6 +118,7 @@ impl Reloadable {
             rejects_unknown_tiers: settings.rejects_unknown_tiers,
             profiles: settings.server.headers.clone(),
             client_address: settings.client_address.clone(),
+            client_ids: settings.client_ids.clone(),
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
             jwt: JwtVerifier::new(&settings.jwt.issuers, jwt_stats, jwt_before).map(Arc::new),
             invalid_token: settings.jwt.invalid_token,

@@ -5,7 +5,6 @@ pub(crate) mod api_keys;
 mod authenticator;
 pub(crate) mod caller_limits;
 mod error;
-#[allow(dead_code, reason = "used by gateways")]
 pub(crate) mod jwt;
 pub(crate) mod scope;
 pub(crate) mod throttle;

@@ -208,6 +208,10 @@ impl Checker<'_> {
         if let Some(text) = sent.api_key {
             let (key, tenant) = self.resolve_key(text, lookup)?;
             (request.api_key, key_tenant) = (Some(key), tenant);
+            request.unverified_key = sent.from_client && key.known_id().is_none();
+        }
+        if sent.from_client && sent.tenant.is_some() {
+            self.require_same_tenant(request.tenant, key_tenant)?;
         }
         request.tenant = self.resolve_tenant(request.tenant, key_tenant)?;
         request.ip = sent.ip.map(parse_ip).transpose()?;
@@ -220,6 +224,15 @@ impl Checker<'_> {
         let resolved = ResolvedRequest { request, descriptors, limit: None };
         self.rules().normalization().check_lengths(&resolved.request()).map_err(|error| too_long(&error))?;
         Ok(resolved)
+    }
+
+    /// The tenant of a client's token must be that of its key: together they could name a user of another tenant.
+    fn require_same_tenant(&self, named: Option<Id<'_>>, of_key: Option<&str>) -> Result<(), CheckError> {
+        let form = self.rules().normalization().ids.tenant;
+        let differs = |of_key: &str| {
+            named.is_some_and(|named| form.normalize(named.as_str()) != form.normalize(of_key))
+        };
+        if of_key.is_some_and(differs) { Err(CheckError::KeyOfOtherTenant) } else { Ok(()) }
     }
 
     /// The tenant of a request: that of the caller's key, or else of the client's key, or else the one in the request.

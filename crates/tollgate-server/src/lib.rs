@@ -17,6 +17,9 @@ mod api;
 // REST handlers for operators: rules, tiers, quotas, keys, blocks, penalties, audit, import, export.
 mod admin;
 
+// Requests of clients behind a gateway: their identity, and forward-auth.
+mod gateways;
+
 // Protocol-neutral: a CheckRequest becomes a Decision; batches, idempotency.
 mod check;
 

@@ -15,7 +15,7 @@ use hashbrown::HashSet;
 pub use self::document::{Document, LocatedValue, Origin, Problem, Problems, TableReader, Value};
 pub use self::flat_names::{flat_name_warnings, flat_rule_warnings, has_flat_names};
 pub use self::normalization::read_normalization;
-pub use self::rule::{id, network, read as read_rule};
+pub use self::rule::{id, method, network, pattern, read as read_rule};
 pub use self::short_forms::{read_limit_and_window, read_tier};
 use crate::penalties::{PenaltyPolicy, VIOLATIONS_MAX};
 use crate::rules::{Rule, RuleSet, RuleSetError, RuleSettings};

@@ -83,6 +83,9 @@ pub struct LimitReport {
     pub algorithm: Algorithm,
     /// Whether a refusal by this limit refuses the request.
     pub effect: Effect,
+    /// Whether it counts the address of a client that is only claimed: see
+    /// [`Request::address_beside_client`](crate::Request::address_beside_client).
+    pub by_address: bool,
     /// The verdict. It describes the counter after the request.
     pub verdict: Verdict,
 }
@@ -277,12 +280,17 @@ pub(crate) fn closed_rule(plan: &ChargePlan<'_>, rules: &RuleSet, error: &StoreE
 
 fn reports(plan: &ChargePlan<'_>, verdicts: &Verdicts) -> SmallVec<[LimitReport; 2]> {
     let verdicts = plan.charges.charges.iter().zip(&verdicts.verdicts).zip(&plan.sources);
-    verdicts.map(|((charge, verdict), source)| report(charge, *source, *verdict)).collect()
+    let reports = verdicts.zip(0_u32..).map(|(((charge, verdict), source), position)| {
+        let by_address = plan.address_charges.checked_shr(position).unwrap_or(0) & 1 == 1;
+        LimitReport { by_address, ..report(charge, *source, *verdict) }
+    });
+    reports.collect()
 }
 
 fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> LimitReport {
     LimitReport {
         rule,
+        by_address: false,
         requests: charge.limit.requests(),
         capacity: charge.limit.capacity(),
         window: charge.limit.window().clone(),

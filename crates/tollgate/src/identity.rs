@@ -78,6 +78,8 @@ pub struct Request<'a> {
     pub tenant: Option<Id<'a>>,
     /// The client's API key. It is hashed before anything is stored.
     pub api_key: Option<ApiKey<'a>>,
+    /// Whether the API key is what the client claims, and nobody has verified it.
+    pub unverified_key: bool,
     /// The name used in a login attempt.
     pub login: Option<Id<'a>>,
     /// The client's address.
@@ -101,6 +103,7 @@ impl<'a> Request<'a> {
             user: None,
             tenant: None,
             api_key: None,
+            unverified_key: false,
             login: None,
             ip: None,
             tier: None,
@@ -117,6 +120,17 @@ impl<'a> Request<'a> {
             .or(self.login.map(Client::Login))
             .or(self.ip.map(|ip| Client::Ip(ip.to_canonical())))
             .or(self.tenant.map(Client::Tenant))
+    }
+
+    /// The address, if rules that count by client count it beside the client. Anyone can send any login name or unverified
+    /// API key, so a limit on these alone does not limit the sender.
+    pub fn address_beside_client(&self) -> Option<Client<'a>> {
+        let is_claimed = match self.client()? {
+            Client::Login(_) => true,
+            Client::ApiKey(_) => self.unverified_key,
+            _ => false,
+        };
+        self.ip.filter(|_| is_claimed).map(|ip| Client::Ip(ip.to_canonical()))
     }
 
     /// The value of a descriptor.

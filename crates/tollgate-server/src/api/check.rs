@@ -85,6 +85,7 @@ impl<'a> CheckBody<'a> {
             tenant: self.tenant.as_deref(),
             tier: self.tier.as_deref(),
             login: self.login.as_deref(),
+            from_client: false,
             cost: self.cost,
             descriptors: self.descriptors.as_deref().unwrap_or_default(),
             strategy: self.strategy.as_deref(),
@@ -114,7 +115,7 @@ pub(crate) async fn check(call: Call, body: Incoming) -> Result<Response, ApiErr
 }
 
 /// Decides a check, and notes its client and rule for the access log.
-async fn decide(
+pub(crate) async fn decide(
     call: &Call,
     check: &CheckRequest<'_>,
     warnings: &mut Warnings,

@@ -165,6 +165,10 @@ pub(crate) struct LimitBody {
     reset_at: u64,
     /// Whether the limit is enforced; false in shadow mode.
     enforced: bool,
+    /// The address that this limit counts, `ip:192.0.2.1`, beside a client whose login name or API key is not verified; absent for
+    /// every other limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
 }
 
 /// Explains one request without charging it.
@@ -188,9 +192,11 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
     let decision = &explanation.decision;
     let rules = explanation.rules(&request);
     let (listed, next) = page.select(&rules);
-    let override_beside = override_body(&explanation, request.cost).filter(|_| next.is_none());
     let mut scratch = Scratch::default();
     let resolved = explanation.resolved(&request, &mut scratch);
+    let address = resolved.request.address_beside_client().map(|address| address.to_string());
+    let override_beside =
+        override_body(&explanation, request.cost, address.as_deref()).filter(|_| next.is_none());
     let account = AccountBody {
         user_id: resolved.user.map(Id::as_str),
         tenant: resolved.tenant.map(Id::as_str),
@@ -205,7 +211,11 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
         normalized_endpoint: resolved.request.endpoint.as_str(),
         next_allowed_at_us: next_allowed_at(&call, &explanation).map(Timestamp::as_micros),
         cooldown_until: explanation.cooldown_until().map(Timestamp::as_secs_ceil),
-        rules: listed.iter().map(|rule| rule_body(rule, decision)).chain(override_beside).collect(),
+        rules: listed
+            .iter()
+            .map(|rule| rule_body(rule, decision, address.as_deref()))
+            .chain(override_beside)
+            .collect(),
         unmatched: rules.iter().filter(|rule| !rule.matched).count(),
         next,
     };
@@ -221,7 +231,11 @@ fn next_allowed_at(call: &Call, explanation: &Explanation) -> Option<Timestamp> 
     Some(call.app.now() + explanation.wait()?)
 }
 
-fn rule_body<'a>(explained: &RuleExplanation<'a>, decision: &Decision) -> RuleBody<'a> {
+fn rule_body<'a>(
+    explained: &RuleExplanation<'a>,
+    decision: &Decision,
+    address: Option<&str>,
+) -> RuleBody<'a> {
     let rule = explained.rule;
     RuleBody {
         name: &rule.name,
@@ -231,12 +245,12 @@ fn rule_body<'a>(explained: &RuleExplanation<'a>, decision: &Decision) -> RuleBo
         priority: rule.priority,
         layer: if rule.action.limits() { &rule.layer } else { "" },
         binding: decision.rule_name() == Some(&*rule.name),
-        limits: explained.reports.iter().map(|report| limit_body(report, decision.now)).collect(),
+        limits: explained.reports.iter().map(|report| limit_body(report, decision.now, address)).collect(),
     }
 }
 
 /// An override that replaces no rule, as a rule of a layer of its own.
-fn override_body(explanation: &Explanation, cost: u32) -> Option<RuleBody<'static>> {
+fn override_body(explanation: &Explanation, cost: u32, address: Option<&str>) -> Option<RuleBody<'static>> {
     let (name, reports) = explanation.override_beside_rules()?;
     let decision = &explanation.decision;
     let excess = describe_excess(&reports, cost).map(|excess| format!(", and {excess}"));
@@ -248,11 +262,11 @@ fn override_body(explanation: &Explanation, cost: u32) -> Option<RuleBody<'stati
         priority: 0,
         layer: name,
         binding: decision.rule_name() == Some(name),
-        limits: reports.iter().map(|report| limit_body(report, decision.now)).collect(),
+        limits: reports.iter().map(|report| limit_body(report, decision.now, address)).collect(),
     })
 }
 
-fn limit_body(report: &LimitReport, now: Timestamp) -> LimitBody {
+fn limit_body(report: &LimitReport, now: Timestamp, address: Option<&str>) -> LimitBody {
     LimitBody {
         limit: report.requests,
         capacity: report.capacity,
@@ -269,5 +283,6 @@ fn limit_body(report: &LimitReport, now: Timestamp) -> LimitBody {
         },
         reset_at: (now + report.verdict.reset_after).as_secs_ceil(),
         enforced: report.effect == Effect::Enforce,
+        address: address.filter(|_| report.by_address).map(str::to_owned),
     }
 }

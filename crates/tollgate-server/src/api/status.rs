@@ -144,6 +144,7 @@ impl StatusRequest {
             tenant: query.tenant.as_deref(),
             tier: query.tier.as_deref(),
             login: query.login.as_deref(),
+            from_client: false,
             cost: Some(number("cost", query.cost.as_deref())?.unwrap_or(0)),
             descriptors,
             strategy: query.strategy.as_deref(),

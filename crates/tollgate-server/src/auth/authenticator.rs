@@ -27,6 +27,8 @@ pub(crate) enum Access {
     OpenScope(Scope),
     /// A key with this scope.
     Keyed(Scope),
+    /// A connection from one of `identity.trusted_proxies`.
+    TrustedProxy,
 }
 
 /// An authenticated caller.
@@ -114,7 +116,8 @@ impl Authenticator {
     ) -> Result<Caller, AuthError> {
         let needed = match access {
             // Probes may carry a proxy's credentials, which are not ours to judge.
-            Access::Anyone => return Ok(Caller::anonymous()),
+            // `Authorization` of a gateway's request is that of its client.
+            Access::Anyone | Access::TrustedProxy => return Ok(Caller::anonymous()),
             Access::OpenScope(scope) | Access::Keyed(scope) => scope,
         };
         let open = self.open_checks && matches!(access, Access::OpenScope(_));

@@ -1,5 +1,7 @@
 //! Why a caller is refused. Each protocol maps these to its own codes: REST in `http/error.rs`.
 
+use std::net::IpAddr;
+
 use thiserror::Error;
 use tollgate::Span;
 
@@ -36,6 +38,11 @@ pub(crate) enum AuthError {
     /// The operation concerns all tenants.
     #[error("the key is bound to tenant {0:?}; this operation concerns all tenants and needs an unbound key")]
     TenantBound(Box<str>),
+    /// Only a trusted proxy may speak for clients.
+    #[error(
+        "forward-auth is only for gateways that are trusted to name clients: add {0} to identity.trusted_proxies"
+    )]
+    UntrustedProxy(IpAddr),
     /// The address is in backoff after invalid keys.
     #[error("too many invalid API keys from this address; retry after Retry-After")]
     Throttled { wait: Span },

@@ -20,6 +20,9 @@ pub(crate) enum CheckError {
     /// The caller is bound to one tenant and asked about another.
     #[error("this key is bound to tenant {bound_to:?}; the request names another tenant")]
     TenantMismatch { bound_to: Box<str> },
+    /// A client has a token of one tenant and an API key of another; it must send only one of them.
+    #[error("the client's token and its API key belong to different tenants")]
+    KeyOfOtherTenant,
     /// An anonymous caller sent a limit with its check; it needs a key.
     #[error(
         "limit, window_seconds and strategy require a key with scope override: send Authorization: Bearer <key>"

@@ -16,6 +16,8 @@ pub(crate) struct CheckRequest<'a> {
     pub(crate) tenant: Option<&'a str>,
     pub(crate) tier: Option<&'a str>,
     pub(crate) login: Option<&'a str>,
+    /// Whether the client itself sent the API key: then one that is not known is unverified.
+    pub(crate) from_client: bool,
     /// 1 if absent.
     pub(crate) cost: Option<u32>,
     pub(crate) descriptors: &'a [(Cow<'a, str>, Cow<'a, str>)],

@@ -4,6 +4,7 @@
 //! [`Settings`], so a reload applies all of the new settings or none.
 
 mod callers;
+mod client_ids;
 mod database;
 mod environment;
 mod error;
@@ -31,6 +32,7 @@ use tollgate::identity::{ClientAddressPolicy, Normalization};
 use tollgate_stores::redis::{Address, RedisSettings, Secret};
 
 pub use self::callers::CallerLimits;
+pub use self::client_ids::{ClientIdSettings, LoginEndpoint};
 pub use self::database::DatabaseSettings;
 pub use self::environment::environment;
 pub use self::error::SettingsError;
@@ -74,6 +76,8 @@ pub struct Settings {
     pub client_address: ClientAddressPolicy,
     /// Tokens of clients (`identity.jwt`, `identity.invalid_token`).
     pub(crate) jwt: JwtSettings,
+    /// Where gateways find the ids of a client in its request.
+    pub client_ids: ClientIdSettings,
     /// The rules as written, and how addresses are counted. [`Settings::rule_set`] normalizes them.
     pub rules: RuleSet,
     /// How identifiers are normalized.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde::Serialize;
 use tollgate::Span;
 use tollgate::counters::StoreError;
@@ -113,9 +113,9 @@ impl From<CheckError> for ApiError {
             CheckError::ApiKeyRefused(refusal) => {
                 ApiError { key_refusal: Some(refusal), ..ApiError::new(Code::Forbidden, refusal.as_str()) }
             }
-            CheckError::TenantMismatch { .. } | CheckError::OverrideForbidden => {
-                ApiError::new(Code::Forbidden, error.to_string())
-            }
+            CheckError::TenantMismatch { .. }
+            | CheckError::KeyOfOtherTenant
+            | CheckError::OverrideForbidden => ApiError::new(Code::Forbidden, error.to_string()),
             CheckError::OverrideNeedsKey => ApiError::new(Code::Unauthorized, error.to_string()),
             CheckError::Store(error) => error.into(),
             CheckError::Unavailable(decision) if decision.misconfigured => StoreError::Misconfigured.into(),
@@ -140,9 +140,10 @@ impl From<AuthError> for ApiError {
             AuthError::KeyMissing | AuthError::NotBearer | AuthError::KeyRefused(_) => {
                 ApiError::new(Code::Unauthorized, "")
             }
-            AuthError::NoScopes | AuthError::ScopeMissing(_) | AuthError::TenantBound(_) => {
-                ApiError::new(Code::Forbidden, "")
-            }
+            AuthError::NoScopes
+            | AuthError::ScopeMissing(_)
+            | AuthError::TenantBound(_)
+            | AuthError::UntrustedProxy(_) => ApiError::new(Code::Forbidden, ""),
             AuthError::KeysNotLoaded => ApiError::new(Code::ServiceUnavailable, ""),
             AuthError::Throttled { wait } => limited(Code::TooManyAttempts, wait),
             AuthError::CallerLimited { wait } => limited(Code::CallerLimited, wait),
@@ -320,6 +321,17 @@ impl ApiError {
         }
     }
 
+    /// Replaces the code, for a surface on which the same error has another meaning.
+    pub(crate) fn with_code(self, code: Code) -> Self {
+        ApiError { code, ..self }
+    }
+
+    /// Adds a header to the response.
+    pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.get_or_insert_default().insert(name, value);
+        self
+    }
+
     /// Replaces the message.
     pub(crate) fn with_message(self, message: impl Into<Cow<'static, str>>) -> Self {
         ApiError { message: message.into(), ..self }
@@ -355,7 +367,7 @@ impl ApiError {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Code::Unauthorized => {
-                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                headers.entry(header::WWW_AUTHENTICATE).or_insert(HeaderValue::from_static("Bearer"));
             }
             _ => {}
         }

@@ -19,7 +19,8 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiErro
     serde_json::from_str(text).map_err(|error| locate::<T>(text, &error))
 }
 
-fn object_text(body: &[u8]) -> Result<&str, ApiError> {
+/// The text of a body that is an object.
+pub(crate) fn object_text(body: &[u8]) -> Result<&str, ApiError> {
     // serde_json does not validate the strings that it skips.
     let text = std::str::from_utf8(body)
         .map_err(|error| ApiError::field(Code::InvalidInput, "", format!("invalid JSON: {error}")))?;

@@ -23,6 +23,7 @@ use crate::admin::{self, counters, limits, penalties, records, reload};
 use crate::api::{batch_check, check, config, explain, reset, status};
 use crate::auth::Access;
 use crate::auth::scope::Scope;
+use crate::gateways::forward_auth;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -40,6 +41,7 @@ use crate::auth::scope::Scope;
         config::write,
         config::delete,
         reset::reset,
+        forward_auth::forward_auth,
         admin::key_rotation::rotate,
         admin::key_rotation::revoke,
         limits::limits,
@@ -103,7 +105,8 @@ fn build() -> Box<str> {
 fn security(route: &Route) -> Value {
     let key = |scope: Scope| json!({ "key": [scope.as_str()] });
     match route.access {
-        Access::Anyone => json!([]),
+        // A gateway is known by its connection.
+        Access::Anyone | Access::TrustedProxy => json!([]),
         // With `auth.open_checks` no key is needed.
         Access::OpenScope(scope) => json!([{}, key(scope)]),
         Access::Keyed(scope) => json!([key(scope)]),

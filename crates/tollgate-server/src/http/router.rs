@@ -96,7 +96,8 @@ fn require_own_host(
     route: Option<&Route>,
     request: &http::Request<Incoming>,
 ) -> Result<(), ApiError> {
-    if route.is_some_and(Route::is_probe) {
+    // Gateways pass on the Host and Origin of their clients.
+    if route.is_some_and(|route| route.is_probe() || route.access == Access::TrustedProxy) {
         return Ok(());
     }
     settings.hosts.require_own(request.uri(), request.headers())
@@ -120,6 +121,7 @@ fn enter(
     request_id: RequestId,
     access: Option<Arc<AccessEntry>>,
 ) -> Result<(Call, Incoming), ApiError> {
+    require_trusted_proxy(&settings, route, connection)?;
     let caller =
         settings.authenticator.authorize(request.headers(), route.access, address, app.auth_parts())?;
     if let Some(access) = &access {
@@ -144,7 +146,20 @@ fn enter(
     Ok((call, body))
 }
 
-/// Probes and metrics are exempt: they must not fail because of load.
+/// Only the socket tells who a gateway is: a header could be its client's.
+fn require_trusted_proxy(
+    settings: &Reloadable,
+    route: &Route,
+    connection: &ConnectionInfo,
+) -> Result<(), AuthError> {
+    let peer = connection.peer.ip().to_canonical();
+    if route.access == Access::TrustedProxy && !settings.client_address.trusts(peer) {
+        return Err(AuthError::UntrustedProxy(peer));
+    }
+    Ok(())
+}
+
+/// Probes, metrics and gateways are exempt: they must not fail because of load.
 fn charge_caller(
     app: &App,
     settings: &Reloadable,
@@ -154,7 +169,7 @@ fn charge_caller(
 ) -> Result<(), AuthError> {
     match &settings.callers {
         // A batch is charged by its checks once it is parsed; a cost of 0 refuses a caller that has exceeded its limit.
-        Some(callers) if route.access != Access::Anyone => {
+        Some(callers) if !matches!(route.access, Access::Anyone | Access::TrustedProxy) => {
             callers.charge(caller, address, u32::from(!route.by_check), app.now())
         }
         _ => Ok(()),

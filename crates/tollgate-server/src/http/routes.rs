@@ -19,6 +19,7 @@ use crate::admin::{self, counters, crud, limits, penalties, records, reload};
 use crate::api::{batch_check, check, config, explain, reset, status};
 use crate::auth::Access;
 use crate::auth::scope::Scope;
+use crate::gateways::forward_auth;
 use crate::http::error::ApiError;
 
 /// One route of version 1.
@@ -27,6 +28,8 @@ pub(crate) struct Route {
     /// `{name}` matches one segment, `{*name}` all that are left.
     pub(crate) path: &'static str,
     pub(crate) access: Access,
+    /// Whether every method is taken, not only this one.
+    pub(crate) any_method: bool,
     /// Whether a request counts once per check in it against its caller's limit, instead of once.
     pub(crate) by_check: bool,
     /// Set once the route is going to be removed.
@@ -37,7 +40,7 @@ pub(crate) struct Route {
 impl Route {
     /// Whether the route takes this method. `HEAD` is `GET`; hyper leaves the body out.
     pub(crate) fn takes(&self, method: &Method) -> bool {
-        self.method == *method || (self.method == Method::GET && *method == Method::HEAD)
+        self.any_method || self.method == *method || (self.method == Method::GET && *method == Method::HEAD)
     }
 
     /// The methods as `Allow` lists them.
@@ -58,7 +61,7 @@ impl Route {
     /// Whether a response may be larger than that to a check: lists, documents, metrics.
     pub(crate) fn may_be_large(&self) -> bool {
         match self.path {
-            "/" | "/docs/" => false,
+            "/" | "/docs/" | "/v1/forward-auth" => false,
             _ if self.is_probe() => false,
             "/v1/rate-limit/explain" | "/v1/rate-limit/batch-check" => true,
             path => self.method == Method::GET && !path.starts_with("/v1/rate-limit/"),
@@ -86,6 +89,11 @@ impl Route {
         self
     }
 
+    const fn any_method(mut self) -> Self {
+        self.any_method = true;
+        self
+    }
+
     /// Marks the route as deprecated: in its responses and in OpenAPI.
     #[cfg_attr(not(test), expect(dead_code, reason = "no route of version 1 is deprecated"))]
     pub(crate) const fn deprecated(mut self, deprecated: Deprecated) -> Self {
@@ -110,6 +118,7 @@ macro_rules! route {
             method: http::Method::$method,
             path: $path,
             access: $access,
+            any_method: false,
             by_check: false,
             deprecated: None,
             handler: $handler,
@@ -132,6 +141,7 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(PUT "/v1/rate-limit/config", CONFIG, config::write, body),
     route!(DELETE "/v1/rate-limit/config", CONFIG, config::delete),
     route!(POST "/v1/rate-limit/reset", Access::Keyed(Scope::Reset), reset::reset, body),
+    route!(GET "/v1/forward-auth", Access::TrustedProxy, forward_auth::forward_auth, body).any_method(),
     route!(GET "/v1/admin/rules", READ, crud::list::<Rules>),
     route!(POST "/v1/admin/rules", ADMIN, crud::create::<Rules>, body),
     route!(GET "/v1/admin/rules/{name}", READ, crud::read::<Rules>),

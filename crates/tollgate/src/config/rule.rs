@@ -191,7 +191,11 @@ pub fn id(value: &Value) -> Result<Box<str>, String> {
     }
 }
 
-pub(super) fn pattern(value: &Value) -> Result<Pattern, String> {
+/// A pattern of endpoints.
+///
+/// # Errors
+/// When it is anything else.
+pub fn pattern(value: &Value) -> Result<Pattern, String> {
     Pattern::parse(&text(value)?).map_err(|error| match std::error::Error::source(&error) {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
@@ -199,7 +203,10 @@ pub(super) fn pattern(value: &Value) -> Result<Pattern, String> {
 }
 
 /// A method that HTTP defines, or `OTHER`. Any other name would match more than itself.
-pub(super) fn method(value: &Value) -> Result<Method, String> {
+///
+/// # Errors
+/// When it is anything else.
+pub fn method(value: &Value) -> Result<Method, String> {
     let name = text(value)?;
     match Method::parse(&name).map_err(|error| error.to_string())? {
         Method::Other if !name.eq_ignore_ascii_case(Method::Other.as_str()) => Err(format!(

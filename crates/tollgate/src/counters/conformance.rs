@@ -49,6 +49,7 @@ macro_rules! __conformance {
             concurrent_callers_cannot_share_the_last_unit
             concurrent_callers_cannot_split_a_pair_of_limits
             subjects_and_rules_do_not_share_counters
+            two_subjects_of_one_limit_are_charged_together
             burst_returns_after_idle_window
             waiting_for_retry_after_is_enough
             cost_above_capacity_is_never

@@ -79,6 +79,7 @@ impl RuleSet {
                 rule.per.iter().filter(|dimension| !push(*dimension)).cloned().collect();
             if missing.is_empty() {
                 evaluation.charge_rule(position, compiled, values.subject(), Effect::Enforce);
+                evaluation.charge_address(position, compiled, Effect::Enforce);
             } else {
                 skipped.push(SkippedRule { rule: rule.name.to_string(), missing });
             }

@@ -9,6 +9,8 @@
 //!    collected rule that counts the client. Limits of a key or user are charged once, in place of every collected
 //!    plan-level rule ([`Rule::is_plan_level`](super::Rule::is_plan_level)). An override that replaces no rule applies
 //!    beside the others.
+//! 5. A rule that counts by client charges the address too if the client is only claimed
+//!    ([`Request::address_beside_client`]).
 //!
 //! A decision visits only the candidates of the index; an explanation visits every rule.
 
@@ -202,7 +204,9 @@ pub(super) struct Evaluation<'a, 'r> {
     account_override: Option<&'r AccountOverride<'a>>,
     is_account_charged: bool,
     client: Option<Client<'a>>,
-    /// The charges that count the client, as a bit set.
+    /// The address, if it is counted beside the client.
+    address: Option<Client<'a>>,
+    /// The charges that count the client that penalties apply to, as a bit set.
     client_charges: u32,
 }
 
@@ -218,6 +222,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             account_override: None,
             is_account_charged: false,
             client: request.client(),
+            address: request.address_beside_client(),
             client_charges: 0,
         }
     }
@@ -271,6 +276,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         if shadow {
             self.shadows += rule.limits.len();
             self.charge_rule(position, rule, values.subject(), Effect::Shadow);
+            self.charge_address(position, rule, Effect::Shadow);
             return RuleOutcome::Collected;
         }
         self.layers.push(layer);
@@ -281,6 +287,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             return RuleOutcome::Replaced(namespace);
         }
         self.charge_rule(position, rule, values.subject(), Effect::Enforce);
+        self.charge_address(position, rule, Effect::Enforce);
         RuleOutcome::Collected
     }
 
@@ -334,13 +341,38 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         }
     }
 
+    /// Charges the limits of a rule that counts by client to the address too, if the client is only claimed.
+    pub(super) fn charge_address(&mut self, position: u32, rule: &'a CompiledRule, effect: Effect) {
+        let Some(address) = self.address.filter(|_| rule.per.contains(&Dimension::Client)) else { return };
+        let mut values = rule.start_subject(self.set.seed, self.request);
+        for dimension in &rule.per {
+            match dimension {
+                Dimension::Client => values.push_client(address, self.set.ip_prefixes),
+                // The request has it: the client itself was counted.
+                other => _ = values.push(other, self.request, self.set.ip_prefixes),
+            }
+        }
+        for limit in &rule.limits {
+            self.push_address(position, &rule.name, values.subject(), limit.counter, &limit.limit, effect);
+        }
+    }
+
     /// Counts by client and endpoint, whatever the replaced rule counts by.
     fn charge_override(&mut self, position: Option<u32>, client: Client<'_>, found: EndpointOverride<'a>) {
         let EndpointOverride { namespace, counter, limit } = found;
         let position = position.unwrap_or_else(|| no_rule(namespace));
+        let subject = self.override_subject(client);
+        self.push(position, namespace, subject, counter, limit, Effect::Enforce);
+        if let Some(address) = self.address {
+            let subject = self.override_subject(address);
+            self.push_address(position, namespace, subject, counter, limit, Effect::Enforce);
+        }
+    }
+
+    fn override_subject(&self, client: Client<'_>) -> Subject {
         let mut values = self.client_subject(client);
         values.push_bytes(tag::OVERRIDE, self.request.endpoint.as_str().as_bytes());
-        self.push(position, namespace, values.subject(), counter, limit, Effect::Enforce);
+        values.subject()
     }
 
     /// Counts by key or user, over all endpoints.
@@ -378,14 +410,42 @@ impl<'a, 'r> Evaluation<'a, 'r> {
     ) {
         let rule = self.set.compiled.get(position as usize);
         // Only penalties need to know which refusals the client itself has caused.
-        if self.set.penalties.is_some() && rule.is_none_or(|rule| self.counts_client(rule)) {
-            let bit = u32::try_from(self.plan.sources.len()).unwrap_or(u32::MAX);
-            self.client_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
+        if self.set.penalties.is_some() && self.is_violation(rule) {
+            self.client_charges |= 1_u32.checked_shl(self.next_position()).unwrap_or(0);
         }
         let leases = rule.is_none_or(|rule| rule.leases);
         let cost = rule.map_or(self.request.cost, |rule| rule.cost.of(self.request));
         self.plan.charges.charges.push(Charge { subject, counter, rule: name, limit, cost, effect, leases });
         self.plan.sources.push(position);
+    }
+
+    /// Adds a charge that counts the address beside the client.
+    fn push_address(
+        &mut self,
+        position: u32,
+        name: &'a str,
+        subject: Subject,
+        counter: CounterId,
+        limit: &'a Limit,
+        effect: Effect,
+    ) {
+        let bit = self.next_position();
+        self.plan.address_charges |= 1_u64.checked_shl(bit).unwrap_or(0);
+        self.client_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
+        self.push(position, name, subject, counter, limit, effect);
+    }
+
+    fn next_position(&self) -> u32 {
+        u32::try_from(self.plan.sources.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a refusal by this rule is a violation of the client that penalties apply to. A client that is only claimed has
+    /// none: whoever claims it could put it in cooldown. Its address has.
+    fn is_violation(&self, rule: Option<&CompiledRule>) -> bool {
+        match self.address {
+            Some(_) => rule.is_some_and(|rule| rule.per.contains(&Dimension::Ip)),
+            None => rule.is_none_or(|rule| self.counts_client(rule)),
+        }
     }
 
     /// Whether the rule counts the client, rather than something that clients share.
@@ -403,6 +463,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         if let Some(policy) = &self.set.penalties
             && self.plan.charges.charges.iter().any(is_enforced)
         {
+            let client = self.address.unwrap_or(client);
             // The same subject as that of rules that count by this client: Redis Cluster keeps both in one slot.
             let (subject, client_charges) = (self.client_subject(client).subject(), self.client_charges);
             let tenant = self.request.tenant.filter(|_| !matches!(client, Client::Tenant(_)));

@@ -137,7 +137,8 @@ impl Pattern {
     }
 
     /// The same pattern for [case-folded](Endpoint::casefold) endpoints.
-    pub(super) fn casefold(&self) -> Self {
+    #[must_use]
+    pub fn casefold(&self) -> Self {
         let fold = |segment: &Segment| match segment {
             Segment::Literal(text) => {
                 casefold(text).map_or_else(|| segment.clone(), |text| Segment::Literal(text.into()))

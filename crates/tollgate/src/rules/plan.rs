@@ -7,7 +7,7 @@ use crate::accounts::BlockPosition;
 use crate::counters::Charges;
 
 /// The maximum number of rule limits that one request is charged. The limits of an API key have up to three windows and
-/// may replace no rule, so they can add three more.
+/// may replace no rule, so they can add three more. Limits per client are charged twice if they also count the address.
 pub const CHARGES_MAX: usize = 16;
 
 /// What one request is charged, and by which rules.
@@ -17,6 +17,8 @@ pub(crate) struct ChargePlan<'a> {
     pub(crate) charges: Charges<'a>,
     /// The position of the rule behind each charge.
     pub(crate) sources: SmallVec<[u32; 4]>,
+    /// The charges that count the address beside the client, as a bit set.
+    pub(crate) address_charges: u64,
     pub(crate) end: EvaluationEnd,
 }
 

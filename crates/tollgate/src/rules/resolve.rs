@@ -35,7 +35,7 @@ impl RuleSet {
 
     /// The tier of a request that neither has one nor gets one from an account.
     fn assigned_tier<'a>(&'a self, request: &Request<'_>) -> Option<Id<'a>> {
-        let is_anonymous = request.user.is_none() && request.api_key.is_none();
+        let is_anonymous = request.user.is_none() && (request.api_key.is_none() || request.unverified_key);
         let tier = if is_anonymous { Some(ANONYMOUS_TIER) } else { self.settings.default_tier.as_deref() };
         tier.and_then(|tier| Id::parse(tier).ok())
     }

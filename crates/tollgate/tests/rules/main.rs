@@ -1,6 +1,7 @@
 //! Which limits apply: evaluation, index, short forms, overrides and normalization.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod claimed_clients;
 mod evaluation;
 mod flat_names;
 mod normalization;

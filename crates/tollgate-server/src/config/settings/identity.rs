@@ -8,6 +8,8 @@ use tollgate::config::{TableReader, id, network, read_normalization};
 use tollgate::identity::{AddressSource, ClientAddressPolicy, IpPrefixes, Normalization};
 use tollgate::rules::RuleSettings;
 
+use super::{ClientIdSettings, client_ids};
+
 /// Each hop of a header is compared with all of them.
 const TRUSTED_PROXIES_MAX: usize = 1_024;
 pub(super) const DEPTH_MAX: u8 = 64;
@@ -20,6 +22,7 @@ pub(super) struct Identity {
     pub(super) normalization: Normalization,
     default_tier: Option<Box<str>>,
     pub(super) rejects_unknown_tiers: bool,
+    pub(super) client_ids: ClientIdSettings,
     /// What may not be as meant.
     pub(super) warnings: Vec<String>,
 }
@@ -33,6 +36,7 @@ impl Default for Identity {
             normalization: Normalization::EXACT,
             default_tier: None,
             rejects_unknown_tiers: false,
+            client_ids: ClientIdSettings::default(),
             warnings: Vec::new(),
         }
     }
@@ -50,7 +54,9 @@ impl Identity {
 pub(super) fn read(fields: &mut TableReader<'_, '_>) -> Identity {
     let default = IpPrefixes::DEFAULT;
     let client_address = read_client_address(fields);
+    let normalization = read_normalization(fields);
     Identity {
+        client_ids: client_ids::read(fields, normalization.ignore_path_case),
         warnings: warnings(&client_address),
         client_address,
         prefixes: IpPrefixes {
@@ -58,7 +64,7 @@ pub(super) fn read(fields: &mut TableReader<'_, '_>) -> Identity {
             ipv6: fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(default.ipv6),
         },
         nat64: fields.read("nat64", boolean).unwrap_or(false),
-        normalization: read_normalization(fields),
+        normalization,
         default_tier: fields.read("default_tier", id),
         rejects_unknown_tiers: (fields.read("unknown_tier", word(&[("warn", false), ("reject", true)])))
             .unwrap_or(false),

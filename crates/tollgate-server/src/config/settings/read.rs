@@ -66,6 +66,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         strict_checks: strict_checks.unwrap_or(false),
         rejects_unknown_tiers: identity.rejects_unknown_tiers,
         client_address: identity.client_address,
+        client_ids: identity.client_ids,
         jwt,
         rules: rules?,
         normalization: identity.normalization,

@@ -14,7 +14,8 @@ use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
 
 use super::redis::topology_name;
 use super::{
-    CounterSettings, JwtIssuer, JwtKeys, KeyOrigin, KeySecretSettings, Settings, TlsFiles, database,
+    CounterSettings, JwtIssuer, JwtKeys, KeyOrigin, KeySecretSettings, LoginEndpoint, Settings, TlsFiles,
+    database,
 };
 use crate::auth::jwt::keys;
 use crate::config::rule_json;
@@ -153,6 +154,8 @@ fn identity_json(settings: &Settings) -> Json {
         },
         "ignore_path_case": normalization.ignore_path_case,
         "head": normalization.head.as_str(),
+        "api_key_headers": list(&settings.client_ids.api_key_headers),
+        "login_endpoints": settings.client_ids.login_endpoints.iter().map(login_endpoint_json).collect::<Vec<_>>(),
         "unknown_tier": if settings.rejects_unknown_tiers { "reject" } else { "warn" },
         "invalid_token": settings.jwt.invalid_token.as_str(),
         "jwt": settings.jwt.issuers.iter().map(jwt_json).collect::<Vec<_>>(),
@@ -179,6 +182,15 @@ fn jwt_json(issuer: &JwtIssuer) -> Json {
     });
     json[key] = value;
     json
+}
+
+fn login_endpoint_json(one: &LoginEndpoint) -> Json {
+    json!({
+        "endpoint": text(&one.endpoint),
+        "methods": list(&one.methods),
+        "field": one.field,
+        "body_bytes_max": one.body_bytes_max,
+    })
 }
 
 fn bounds_json(bounds: &MemoryBounds) -> Map<String, Json> {

@@ -95,7 +95,8 @@ fn add_errors(operation: &mut Map<String, Value>, route: &Route) {
     let takes_any = operation.get("parameters").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
     let has_body = operation.contains_key("requestBody");
     let mut errors = vec![("500", "Internal error; the log has the request id.")];
-    if !route.is_probe() {
+    let is_gateway = route.access == Access::TrustedProxy;
+    if !route.is_probe() && !is_gateway {
         errors.push(("421", "`Host` or `Origin` is not a name of this server: see `server.hosts`."));
     }
     if takes_any || has_body {
@@ -109,7 +110,11 @@ fn add_errors(operation: &mut Map<String, Value>, route: &Route) {
         errors.push(("413", "The body is too large."));
         errors.push(("415", "The content type is not supported."));
     }
-    if route.access != Access::Anyone {
+    if is_gateway {
+        errors.push(("401", "The bearer token is invalid."));
+        errors.push(("403", "The peer is not one of `identity.trusted_proxies`."));
+        errors.push(("503", "A required store is unreachable."));
+    } else if route.access != Access::Anyone {
         errors.push(("401", "The key is invalid, or missing while `auth.open_checks` is off."));
         errors.push(("403", "The key lacks the scope of the route, or belongs to another tenant."));
         errors.push(("429", "Too many invalid keys from this address, or too many requests of this caller."));

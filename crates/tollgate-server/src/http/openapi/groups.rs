@@ -50,7 +50,7 @@ pub(super) fn tag(route: &Route) -> &'static str {
     match (parts.next(), parts.next(), parts.next()) {
         (Some("v1"), Some("rate-limit"), Some("config")) => "limits",
         (Some("v1"), Some("rate-limit"), Some("reset")) => "counters",
-        (Some("v1"), Some("rate-limit"), _) => "checks",
+        (Some("v1"), Some("rate-limit"), _) | (Some("v1"), Some("forward-auth"), None) => "checks",
         (Some("v1"), Some("admin"), Some("actions")) => "audit",
         (Some("v1"), Some("admin"), Some("decisions" | "windows" | "rollups" | "usage")) => "records",
         (Some("v1"), Some("admin"), Some("import" | "export")) => "import-export",

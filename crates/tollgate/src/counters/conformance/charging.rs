@@ -79,6 +79,19 @@ pub fn subjects_and_rules_do_not_share_counters<H: Harness>(harness: &H) {
     }
 }
 
+/// Two subjects of one limit, such as an account and an address, are charged together or not at all.
+pub fn two_subjects_of_one_limit_are_charged_together<H: Harness>(harness: &H) {
+    settle(harness, LONG);
+    for algorithm in Algorithm::ALL {
+        let of = |counter| TestLimit { counter, ..TestLimit::long(algorithm, 2) };
+        let address = TestLimit::long(algorithm, 2);
+        let accounts = [address.counter; 3].map(of);
+        assert!(accounts[..2].iter().all(|account| admits_all(harness, &[account, &address], 1)));
+        assert!(!admits_all(harness, &[&accounts[2], &address], 1), "{algorithm}: another account");
+        assert_eq!([0, 1, 2].map(|n: usize| remaining(harness, &accounts[n])), [1, 1, 2], "{algorithm}");
+    }
+}
+
 /// A cost above the capacity gets `Never`; a cost equal to it is admitted.
 pub fn cost_above_capacity_is_never<H: Harness>(harness: &H) {
     settle(harness, LONG);
