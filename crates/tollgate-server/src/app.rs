@@ -24,11 +24,11 @@ use crate::check::error::CheckError;
 use crate::check::idempotency::IdempotencyStore;
 use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
-use crate::config::settings::Settings;
+use crate::config::settings::{ServerCertificate, Settings};
 use crate::config::sync::{ConfigSync, FileRules, SyncParts};
 use crate::http::hosts::HostPolicy;
 use crate::http::request_id::RequestIds;
-use crate::listener::ConnectionStats;
+use crate::listener::{AcceptPolicy, ConnectionStats};
 use crate::records::Records;
 use crate::records::metrics::{MetricFormat, MetricSources, Metrics};
 use crate::records::queries::RecordQueries;
@@ -57,6 +57,7 @@ pub(crate) struct App {
     draining: AtomicBool,
     persistence: Arc<PersistenceStatus>,
     connections: Arc<ConnectionStats>,
+    accept_policy: Arc<ArcSwap<AcceptPolicy>>,
     admin_key: Box<str>,
     idempotency: IdempotencyStore,
     batches: BatchQueue,
@@ -86,6 +87,8 @@ pub(crate) struct Reloadable {
     pub(crate) client_address: ClientAddressPolicy,
     /// Absent without `[callers]`.
     pub(crate) callers: Option<CallerLimiter>,
+    /// The certificates of the listener.
+    pub(crate) certificates: Vec<ServerCertificate>,
 }
 
 impl Reloadable {
@@ -103,6 +106,7 @@ impl Reloadable {
             profiles: settings.server.headers.clone(),
             client_address: settings.client_address.clone(),
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
+            certificates: settings.server.tls.as_ref().map_or_else(Vec::new, |tls| tls.certificates.clone()),
         }
     }
 }
@@ -130,6 +134,7 @@ impl App {
             draining: AtomicBool::new(false),
             persistence,
             connections,
+            accept_policy: Arc::new(ArcSwap::from_pointee(AcceptPolicy::new(settings))),
             admin_key: admin_key.into(),
             idempotency: IdempotencyStore::new(counters.redis().cloned()),
             batches: BatchQueue::new(&counters),
@@ -302,9 +307,23 @@ impl App {
         self.config_sync.replace_file(FileRules::new(settings), |rules| self.replace_rules(rules))?;
         let live = Reloadable::new(settings, self.listen, &self.admin_key, Some(&self.live()));
         self.live.store(Arc::new(live));
+        self.replace_accept_policy(AcceptPolicy::new(settings));
         // Another normalization takes effect when the items of the database are loaded again.
         self.config_sync.poll_now();
         Ok(self.limiter.rules().rules().len())
+    }
+
+    /// Applies to new connections. Switching TLS on or off needs a restart: clients would find another protocol at the same address.
+    fn replace_accept_policy(&self, policy: AcceptPolicy) {
+        let before = self.accept_policy.load();
+        let is_switched = before.tls.is_some() != policy.tls.is_some();
+        let tls = if is_switched { before.tls.clone() } else { policy.tls };
+        self.accept_policy.store(Arc::new(AcceptPolicy { tls, ..policy }));
+    }
+
+    /// How new connections are accepted.
+    pub(crate) fn accept_policy(&self) -> &Arc<ArcSwap<AcceptPolicy>> {
+        &self.accept_policy
     }
 
     /// Replaces the rules in force.
@@ -336,6 +355,7 @@ impl App {
 
     /// All metrics.
     pub(crate) fn encode_metrics(&self, format: MetricFormat) -> Vec<u8> {
+        let live = self.live();
         let sources = MetricSources {
             limiter: &self.limiter,
             clock: self.clock,
@@ -343,6 +363,7 @@ impl App {
             auth_throttle: &self.auth_throttle,
             idempotency: &self.idempotency,
             connections: &self.connections,
+            certificates: &live.certificates,
             reload: self.reload(),
             persistence: &self.persistence,
             database: self.database,

@@ -35,6 +35,7 @@ pub(crate) struct Call {
     /// The path pattern of the route.
     pub(crate) path: &'static str,
     pub(crate) caller: Caller,
+    #[allow(dead_code, reason = "used by gateways")]
     pub(crate) connection: Arc<ConnectionInfo>,
     /// The address that the request came from, by `identity.client_address`.
     pub(crate) address: IpAddr,
