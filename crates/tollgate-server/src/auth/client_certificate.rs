@@ -75,8 +75,11 @@ impl ClientCertificate {
 impl fmt::Display for ClientCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.names.first() {
-            Some(CertificateName::Subject(name)) => write!(f, "{name:?}"),
-            Some(CertificateName::Dns(name) | CertificateName::Uri(name)) => write!(f, "{name:?}"),
+            Some(
+                CertificateName::Subject(name) | CertificateName::Dns(name) | CertificateName::Uri(name),
+            ) => {
+                write!(f, "{name:?}")
+            }
             None => f.write_str("without a name"),
         }
     }
@@ -105,7 +108,7 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// Escapes what would end or change a value.

@@ -108,26 +108,32 @@ mod tests {
         Arc::new(ConnectionLimits::new(&settings))
     }
 
-    fn ip(text: &str) -> Option<IpAddr> {
-        Some(text.parse().unwrap())
+    impl ConnectionLimits {
+        fn acquire_for(self: &Arc<Self>, ip: IpAddr) -> Option<ConnectionPermit> {
+            self.acquire(Some(ip))
+        }
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
     }
 
     #[test]
     fn one_address_cannot_use_every_connection() {
         let limits = limits(3, 2);
-        let held = [limits.acquire(ip("192.0.2.1")), limits.acquire(ip("192.0.2.1"))];
+        let held = [limits.acquire_for(ip("192.0.2.1")), limits.acquire_for(ip("192.0.2.1"))];
         assert!(held.iter().all(Option::is_some));
-        assert!(limits.acquire(ip("192.0.2.1")).is_none());
-        assert!(limits.acquire(ip("::ffff:192.0.2.1")).is_none(), "the same address");
-        let _third = limits.acquire(ip("192.0.2.2")).unwrap();
-        assert!(limits.acquire(ip("192.0.2.3")).is_none(), "the total");
+        assert!(limits.acquire_for(ip("192.0.2.1")).is_none());
+        assert!(limits.acquire_for(ip("::ffff:192.0.2.1")).is_none(), "the same address");
+        let _third = limits.acquire_for(ip("192.0.2.2")).unwrap();
+        assert!(limits.acquire_for(ip("192.0.2.3")).is_none(), "the total");
     }
 
     #[test]
     fn closed_connection_frees_its_slot() {
         let limits = limits(1, 1);
         for _ in 0..3 {
-            let permit = limits.acquire(ip("192.0.2.1"));
+            let permit = limits.acquire_for(ip("192.0.2.1"));
             assert!(permit.is_some());
         }
         assert!(limits.open.lock().per_ip.is_empty(), "nothing is kept for closed connections");
@@ -136,16 +142,16 @@ mod tests {
     #[test]
     fn ipv6_addresses_of_one_prefix_share_a_limit() {
         let limits = limits(10, 1);
-        let _held = limits.acquire(ip("2001:db8::1")).unwrap();
-        assert!(limits.acquire(ip("2001:db8::2")).is_none());
-        assert!(limits.acquire(ip("2001:db8:0:1::1")).is_some());
+        let _held = limits.acquire_for(ip("2001:db8::1")).unwrap();
+        assert!(limits.acquire_for(ip("2001:db8::2")).is_none());
+        assert!(limits.acquire_for(ip("2001:db8:0:1::1")).is_some());
     }
 
     #[test]
     fn connections_of_a_proxy_count_for_the_named_client() {
         let limits = limits(10, 1);
         let mut held: Vec<_> = (0..3).map(|_| limits.acquire(None).unwrap()).collect();
-        let client = ip("192.0.2.1").unwrap();
+        let client = ip("192.0.2.1");
         assert!(held[0].count_for(client));
         assert!(!held[1].count_for(client));
         held.remove(0);

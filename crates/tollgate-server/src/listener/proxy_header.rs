@@ -79,6 +79,18 @@ fn header_bytes(header: &[u8], arrived: &[u8]) -> Result<usize, ProxyHeaderError
     Ok(line)
 }
 
+/// Whether nothing more belongs to the header, so that waiting for it would never end.
+fn is_complete(header: &[u8]) -> bool {
+    match header {
+        [b'P', ..] => header.ends_with(b"\n"),
+        _ => {
+            let length = header.get(V2_FIXED_BYTES - 2..V2_FIXED_BYTES);
+            let length = length.map(|bytes| usize::from(bytes[0]) << 8 | usize::from(bytes[1]));
+            length.is_some_and(|length| header.len() >= V2_FIXED_BYTES + length)
+        }
+    }
+}
+
 fn parse(header: &[u8]) -> Result<Parsed, ProxyHeaderError> {
     let begins_with = |start: &[u8]| {
         let length = start.len().min(header.len());
@@ -98,10 +110,7 @@ fn parse(header: &[u8]) -> Result<Parsed, ProxyHeaderError> {
             }
             None => Ok(Parsed::Complete(None)),
         },
-        // A complete line that still lacks something.
-        Err(Error::BufferTooShort) if header.first() == Some(&b'P') && header.ends_with(b"\n") => {
-            Err(ProxyHeaderError::Invalid)
-        }
+        Err(Error::BufferTooShort) if is_complete(header) => Err(ProxyHeaderError::Invalid),
         Err(Error::BufferTooShort) => Ok(Parsed::Incomplete),
         Err(_) => Err(ProxyHeaderError::Invalid),
     }

@@ -171,6 +171,3 @@ fn file(value: &Value) -> Result<(PathBuf, Vec<u8>), String> {
 fn contains_no(path: &Path, what: &str, label: &str) -> String {
     format!("{} contains no {what} in PEM format (`-----BEGIN {label}-----`)", path.display())
 }
-
-#[cfg(test)]
-mod tests;
