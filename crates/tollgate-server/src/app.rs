@@ -25,11 +25,11 @@ use crate::check::error::CheckError;
 use crate::check::idempotency::IdempotencyStore;
 use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
-use crate::config::settings::{ClientIdSettings, InvalidToken, Settings};
+use crate::config::settings::{ClientIdSettings, InvalidToken, ServerCertificate, Settings};
 use crate::config::sync::{ConfigSync, FileRules, SyncParts};
 use crate::http::hosts::HostPolicy;
 use crate::http::request_id::RequestIds;
-use crate::listener::ConnectionStats;
+use crate::listener::{AcceptPolicy, ConnectionStats};
 use crate::records::Records;
 use crate::records::metrics::{MetricFormat, MetricSources, Metrics};
 use crate::records::queries::RecordQueries;
@@ -58,6 +58,7 @@ pub(crate) struct App {
     draining: AtomicBool,
     persistence: Arc<PersistenceStatus>,
     connections: Arc<ConnectionStats>,
+    accept_policy: Arc<ArcSwap<AcceptPolicy>>,
     admin_key: Box<str>,
     idempotency: IdempotencyStore,
     batches: BatchQueue,
@@ -95,6 +96,8 @@ pub(crate) struct Reloadable {
     pub(crate) jwt: Option<Arc<JwtVerifier>>,
     /// What happens to requests with an invalid token.
     pub(crate) invalid_token: InvalidToken,
+    /// The certificates of the listener.
+    pub(crate) certificates: Vec<ServerCertificate>,
 }
 
 impl Reloadable {
@@ -122,6 +125,7 @@ impl Reloadable {
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
             jwt: JwtVerifier::new(&settings.jwt.issuers, jwt_stats, jwt_before).map(Arc::new),
             invalid_token: settings.jwt.invalid_token,
+            certificates: settings.server.tls.as_ref().map_or_else(Vec::new, |tls| tls.certificates.clone()),
         }
     }
 }
@@ -150,6 +154,7 @@ impl App {
             draining: AtomicBool::new(false),
             persistence,
             connections,
+            accept_policy: Arc::new(ArcSwap::from_pointee(AcceptPolicy::new(settings))),
             admin_key: admin_key.into(),
             idempotency: IdempotencyStore::new(counters.redis().cloned()),
             batches: BatchQueue::new(&counters),
@@ -325,6 +330,7 @@ impl App {
         let live = Reloadable::new(settings, self.listen, &self.admin_key, &self.jwt_stats, before);
         self.live.store(Arc::new(live));
         self.start_fetching_keys();
+        self.replace_accept_policy(AcceptPolicy::new(settings));
         // Another normalization takes effect when the items of the database are loaded again.
         self.config_sync.poll_now();
         Ok(self.limiter.rules().rules().len())
@@ -335,6 +341,19 @@ impl App {
         if let Some(jwt) = &self.live().jwt {
             jwt.start_fetching();
         }
+    }
+
+    /// Applies to new connections. Switching TLS on or off needs a restart: clients would find another protocol at the same address.
+    fn replace_accept_policy(&self, policy: AcceptPolicy) {
+        let before = self.accept_policy.load();
+        let is_switched = before.tls.is_some() != policy.tls.is_some();
+        let tls = if is_switched { before.tls.clone() } else { policy.tls };
+        self.accept_policy.store(Arc::new(AcceptPolicy { tls, ..policy }));
+    }
+
+    /// How new connections are accepted.
+    pub(crate) fn accept_policy(&self) -> &Arc<ArcSwap<AcceptPolicy>> {
+        &self.accept_policy
     }
 
     /// Replaces the rules in force.
@@ -374,6 +393,7 @@ impl App {
             auth_throttle: &self.auth_throttle,
             idempotency: &self.idempotency,
             connections: &self.connections,
+            certificates: &live.certificates,
             reload: self.reload(),
             persistence: &self.persistence,
             database: self.database,

@@ -4,10 +4,12 @@ pub(crate) mod alerts;
 pub(crate) mod api_keys;
 mod authenticator;
 pub(crate) mod caller_limits;
+pub(crate) mod client_certificate;
 mod error;
 pub(crate) mod jwt;
 pub(crate) mod scope;
 pub(crate) mod throttle;
 
-pub(crate) use self::authenticator::{Access, AuthParts, Authenticator, Caller};
+pub(crate) use self::authenticator::{Access, AuthParts, Authenticator, Caller, Presented};
+pub(crate) use self::client_certificate::ClientCertificate;
 pub(crate) use self::error::AuthError;

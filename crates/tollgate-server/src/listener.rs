@@ -1,16 +1,19 @@
-//! Accepts connections, serves them over HTTP/1 and HTTP/2, and drains them at shutdown.
+//! Accepts connections, plain or with TLS, serves them over HTTP/1 and HTTP/2, and drains them at shutdown.
 //!
 //! A rate limiter is a target itself: slow or idle clients are timed out (`connection.rs`), connections are limited in total and
 //! per address (`limits.rs`), and running out of file descriptors neither ends nor spins the accept loop. One thin service and no
 //! layer stands between hyper and the handlers, because every decision pays for it.
 
+mod accept_policy;
 mod activity;
 mod connection;
 mod framing;
 mod limits;
 mod payload;
+mod proxy_header;
 mod service;
 mod socket;
+mod transport;
 mod unsent;
 
 use std::future::Future;
@@ -21,10 +24,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
+pub use self::accept_policy::AcceptPolicy;
 use self::activity::Stage;
 use self::connection::{ConnectionPolicy, Connections};
 use self::limits::{ConnectionLimits, ConnectionPermit};
@@ -55,6 +60,12 @@ pub struct ConnectionStats {
     pub timed_out: AtomicU64,
     /// Failed accepts.
     pub accept_errors: AtomicU64,
+    /// Completed TLS handshakes.
+    pub handshakes: AtomicU64,
+    /// TLS handshakes that failed or timed out.
+    pub handshakes_failed: AtomicU64,
+    /// Connections of trusted proxies closed for lack of a valid PROXY header.
+    pub proxy_headers_invalid: AtomicU64,
 }
 
 /// The result of draining.
@@ -82,15 +93,17 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves `service` on `listener` until `shutdown` completes, then drains requests in flight.
 ///
-/// The service times out slow bodies itself, because only it can respond to them.
+/// The service times out slow bodies itself, because only it can respond to them. Each new connection is accepted under the policy
+/// of that moment.
 pub async fn run(
     listener: TcpListener,
     service: impl HttpService,
     settings: &ServerSettings,
+    policy: Arc<ArcSwap<AcceptPolicy>>,
     stats: Arc<ConnectionStats>,
     shutdown: impl Future<Output = ()>,
 ) -> DrainReport {
-    let connections = Arc::new(Connections::new(service, settings, Arc::clone(&stats)));
+    let connections = Arc::new(Connections::new(service, settings, policy, Arc::clone(&stats)));
     let limits = Arc::new(ConnectionLimits::new(settings));
     // Each connection holds a sender; the channel closes with the last one.
     let (alive, gone) = mpsc::channel(1);
@@ -154,9 +167,9 @@ fn open(
     peer: SocketAddr,
     alive: mpsc::Sender<()>,
 ) {
-    let Some(permit) = limits.acquire(peer.ip()) else {
-        connections.policy.stats.refused.fetch_add(1, Ordering::Relaxed);
-        debug!(%peer, "connection refused: connection limit reached");
+    let accept = connections.accept.load_full();
+    let Some(permit) = limits.acquire(accept.limited_address(peer)) else {
+        connections.policy.note_refused(peer);
         return;
     };
     // Responses are small; Nagle's algorithm would only delay them.
@@ -168,14 +181,14 @@ fn open(
     let connections = Arc::clone(connections);
     tokio::spawn(async move {
         // Dropped when the task ends, also by a panic.
-        let _open = Open { stats: &connections.policy.stats, _permit: permit, _alive: alive };
-        connections.serve(stream, peer).await;
+        let mut open = Open { stats: &connections.policy.stats, permit, _alive: alive };
+        connections.open(stream, peer, &accept, &mut open.permit).await;
     });
 }
 
 struct Open<'c> {
     stats: &'c ConnectionStats,
-    _permit: ConnectionPermit,
+    permit: ConnectionPermit,
     _alive: mpsc::Sender<()>,
 }
 

@@ -74,7 +74,7 @@ async fn start(settings: ServerSettings) -> Server {
     let served = Arc::clone(&stats);
     let task = tokio::spawn(async move {
         let shutdown = async { stopped.await.unwrap_or(()) };
-        listener::run(listener, respond, &settings, served, shutdown).await
+        listener::run(listener, respond, &settings, Arc::default(), served, shutdown).await
     });
     Server { address, stats, stop: Some(stop), task }
 }

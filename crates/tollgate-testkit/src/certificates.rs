@@ -48,8 +48,30 @@ default_md = sha256
 policy = any_name
 [any_name]
 commonName = supplied
+[any]
+commonName = optional
+organizationName = optional
 ";
 const SIGNED_BY_CA: [&str; 4] = ["-CA", "authority.pem", "-CAkey", "authority.key"];
+
+/// A certificate to issue.
+#[derive(Clone, Debug)]
+pub struct Leaf<'a> {
+    /// The subject, as `openssl -subj` takes it: `/O=Acme/CN=billing`.
+    pub subject: &'a str,
+    /// The subject alternative names: `DNS:a.test, URI:spiffe://test/a`.
+    pub names: &'a str,
+    /// The extended key usage: `serverAuth` or `clientAuth`.
+    pub usage: &'a str,
+    /// The first and the last moment of its validity: `20200101000000Z`. By default now and in two days.
+    pub validity: Option<(&'a str, &'a str)>,
+}
+
+impl Default for Leaf<'_> {
+    fn default() -> Self {
+        Leaf { subject: "/CN=tollgate test", names: "DNS:localhost", usage: "serverAuth", validity: None }
+    }
+}
 
 /// PEM files of a CA, a server certificate (`localhost`, `127.0.0.1`, `::1`) and a client certificate.
 ///
@@ -126,6 +148,31 @@ impl Certificates {
         openssl(folder, &[&sign[..], &by, &dates, &files].concat());
         fs::copy(&self.server_key, folder.join("expired.key")).expect("the folder is writable");
         self.with_server("expired")
+    }
+
+    /// Issues a certificate; returns its file and that of its key. An existing one of this name is replaced.
+    pub fn issue(&self, name: &str, leaf: &Leaf<'_>) -> (PathBuf, PathBuf) {
+        let folder = self.folder();
+        let file = |end: &str| format!("{name}.{end}");
+        let extensions = format!(
+            "[leaf]\nbasicConstraints = critical, CA:FALSE\nkeyUsage = critical, digitalSignature\n\
+             extendedKeyUsage = {}\nsubjectAltName = {}\n",
+            leaf.usage, leaf.names
+        );
+        fs::write(folder.join(file("ext")), extensions).expect("the folder is writable");
+        fs::write(folder.join("register.txt"), "").expect("the folder is writable");
+        let new = ["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+        let request = ["-config", "openssl.cnf", "-subj", leaf.subject];
+        openssl(folder, &[&new[..], &request, &["-keyout", &file("key"), "-out", &file("csr")]].concat());
+        let sign = ["ca", "-batch", "-notext", "-preserveDN", "-config", "openssl.cnf", "-policy", "any"];
+        let by = ["-cert", "authority.pem", "-keyfile", "authority.key", "-extfile", &file("ext")];
+        let dates = match leaf.validity {
+            Some((from, until)) => vec!["-startdate", from, "-enddate", until],
+            None => vec!["-days", "2"],
+        };
+        let files = ["-extensions", "leaf", "-in", &file("csr"), "-out", &file("pem")];
+        openssl(folder, &[&sign[..], &by, &dates, &files].concat());
+        (folder.join(file("pem")), folder.join(file("key")))
     }
 
     fn with_server(&self, name: &str) -> Self {

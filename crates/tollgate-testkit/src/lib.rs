@@ -62,7 +62,7 @@ mod shared_sql_server;
 mod sql_server;
 mod tls_proxy;
 
-pub use certificates::Certificates;
+pub use certificates::{Certificates, Leaf};
 pub use cluster::{RedisCluster, SlotMigration, key_slot};
 pub use mariadb::{MariaDbServer, SharedMariaDb};
 pub use poll::{eventually, wait_until};

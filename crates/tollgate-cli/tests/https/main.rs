@@ -5,6 +5,7 @@ mod client_certificates;
 #[path = "../service/harness.rs"]
 #[allow(dead_code, reason = "shared with the service tests, which use more of it")]
 mod harness;
+mod listener;
 mod plain_http;
 #[path = "../support/mod.rs"]
 mod support;

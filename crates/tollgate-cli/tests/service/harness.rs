@@ -270,7 +270,7 @@ fn read_banner(child: &mut Child, folder: &Path) -> (SocketAddr, String) {
         let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
         assert!(read > 0, "it ended instead of serving: {banner}{}", log());
     }
-    let address = banner.split("http://").nth(1).unwrap();
+    let address = banner.split("://").nth(1).unwrap();
     let end = address.find(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c))).unwrap();
     let address = address[..end].parse().unwrap();
     // Drain the rest, so that the process never blocks on a full pipe.

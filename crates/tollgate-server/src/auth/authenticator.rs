@@ -1,5 +1,6 @@
-//! Identifies the caller of a request by its `Authorization` header and checks its scope.
+//! Identifies the caller of a request by its `Authorization` header or its client certificate, and checks its scope.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use http::HeaderMap;
@@ -10,11 +11,12 @@ use tollgate::Timestamp;
 use tollgate::accounts::Key;
 
 use super::api_keys::{self, KeyRefusal};
+use super::client_certificate::{CertificateName, ClientCertificate};
 use super::error::AuthError;
 use super::scope::{Scope, Scopes};
 use super::throttle::AuthThrottle;
 use crate::ServiceLimiter;
-use crate::config::settings::{AuthSettings, Caller as CallerSettings};
+use crate::config::settings::{AuthSettings, Caller as CallerSettings, Credential};
 use crate::config::sync::ConfigSync;
 use crate::runtime::clock::Clock;
 
@@ -60,6 +62,11 @@ impl Caller {
         }
     }
 
+    /// The caller of these settings.
+    fn of(settings: &CallerSettings) -> Self {
+        Caller { name: settings.name.clone(), tenant: settings.tenant.clone(), scopes: settings.scopes }
+    }
+
     /// Refuses a caller bound to a tenant, for operations that concern all tenants.
     pub(crate) fn require_unbound(&self) -> Result<(), AuthError> {
         self.tenant.clone().map_or(Ok(()), |tenant| Err(AuthError::TenantBound(tenant)))
@@ -83,22 +90,38 @@ pub(crate) struct AuthParts<'a> {
     pub(crate) config_sync: &'a ConfigSync,
 }
 
+/// What a request presents to identify its caller.
+#[derive(Copy, Clone)]
+pub(crate) struct Presented<'a> {
+    pub(crate) headers: &'a HeaderMap,
+    /// The verified client certificate of the connection.
+    pub(crate) certificate: Option<&'a ClientCertificate>,
+    /// The address that the request came from.
+    pub(crate) address: IpAddr,
+}
+
 /// The callers of the settings file and the rules for anonymous ones. Replaced on reload.
 #[derive(Debug)]
 pub(crate) struct Authenticator {
-    callers: Vec<CallerSettings>,
+    by_key: Vec<([u8; 32], Caller)>,
+    by_certificate: HashMap<CertificateName, Caller>,
     open_checks: bool,
 }
 
 impl Authenticator {
     pub(crate) fn new(settings: &AuthSettings, admin_key: &str) -> Self {
-        let mut callers = settings.callers.clone();
-        callers.push(CallerSettings {
-            name: "admin".into(),
-            key_sha256: Sha256::digest(admin_key.as_bytes()).into(),
-            scopes: Scopes::from(Scope::Admin),
-        });
-        Authenticator { callers, open_checks: settings.open_checks }
+        let (mut by_key, mut by_certificate) = (Vec::new(), HashMap::new());
+        for caller in &settings.callers {
+            match &caller.credential {
+                Credential::KeySha256(key) => by_key.push((*key, Caller::of(caller))),
+                Credential::Certificate(name) => {
+                    by_certificate.insert(name.clone(), Caller::of(caller));
+                }
+            }
+        }
+        let admin = Caller { name: "admin".into(), tenant: None, scopes: Scopes::from(Scope::Admin) };
+        by_key.push((Sha256::digest(admin_key.as_bytes()).into(), admin));
+        Authenticator { by_key, by_certificate, open_checks: settings.open_checks }
     }
 
     /// Whether checks need no key.
@@ -109,9 +132,8 @@ impl Authenticator {
     /// The caller, if the route accepts it.
     pub(crate) fn authorize(
         &self,
-        headers: &HeaderMap,
+        presented: Presented<'_>,
         access: Access,
-        peer: IpAddr,
         parts: AuthParts<'_>,
     ) -> Result<Caller, AuthError> {
         let needed = match access {
@@ -121,24 +143,29 @@ impl Authenticator {
             Access::OpenScope(scope) | Access::Keyed(scope) => scope,
         };
         let open = self.open_checks && matches!(access, Access::OpenScope(_));
-        match self.authenticate(headers, peer, parts)? {
+        match self.authenticate(presented, parts)? {
             None if open => Ok(Caller::anonymous()),
             Some(caller) if caller.scopes.is_empty() => Err(AuthError::NoScopes),
             Some(caller) if open || caller.has(needed) => Ok(caller),
             Some(_) => Err(AuthError::ScopeMissing(needed)),
-            None => Err(AuthError::KeyMissing),
+            None => Err(presented.certificate.map_or(AuthError::KeyMissing, |certificate| {
+                AuthError::CertificateUnknown(certificate.to_string().into())
+            })),
         }
     }
 
-    /// The caller whose key the request presents, if it presents one.
+    /// The caller whose key the request presents, or else that of its certificate, if any.
     fn authenticate(
         &self,
-        headers: &HeaderMap,
-        peer: IpAddr,
+        presented: Presented<'_>,
         parts: AuthParts<'_>,
     ) -> Result<Option<Caller>, AuthError> {
-        let Some(value) = headers.get(AUTHORIZATION) else { return Ok(None) };
+        let Presented { headers, certificate, address: peer } = presented;
         let now = parts.clock.now();
+        let Some(value) = headers.get(AUTHORIZATION) else {
+            let caller = certificate.map(|certificate| self.caller_of(certificate, now));
+            return Ok(caller.transpose()?.flatten());
+        };
         let (scheme, key) = value.to_str().ok().and_then(|text| text.split_once(' ')).unwrap_or_default();
         if let Some(wait) = parts.throttle.backoff(peer, key, now) {
             return Err(AuthError::Throttled { wait });
@@ -165,17 +192,31 @@ impl Authenticator {
         }
     }
 
+    /// The caller with a name of this certificate; of several, that of the first name.
+    fn caller_of(
+        &self,
+        certificate: &ClientCertificate,
+        now: Timestamp,
+    ) -> Result<Option<Caller>, AuthError> {
+        // The handshake verified it, but a connection may stay open for long.
+        if certificate.is_expired(now) {
+            return Err(AuthError::CertificateExpired(certificate.to_string().into()));
+        }
+        let found = certificate.names().iter().find_map(|name| self.by_certificate.get(name));
+        Ok(found.cloned())
+    }
+
     /// Compares every configured key in constant time, so that the duration reveals nothing about them.
     fn find_caller(&self, key: &str, parts: AuthParts<'_>, now: Timestamp) -> Result<Caller, KeyRefusal> {
         let presented: [u8; 32] = Sha256::digest(key.as_bytes()).into();
-        let mut found = Err(KeyRefusal::Unknown);
-        for caller in &self.callers {
-            if bool::from(caller.key_sha256.ct_eq(&presented)) {
-                found = Ok(Caller { name: caller.name.clone(), tenant: None, scopes: caller.scopes });
+        let mut found = None;
+        for (key, caller) in &self.by_key {
+            if bool::from(key.ct_eq(&presented)) {
+                found = Some(caller);
             }
         }
-        if found.is_ok() {
-            return found;
+        if let Some(caller) = found {
+            return Ok(caller.clone());
         }
         let rules = parts.limiter.rules();
         match api_keys::find(rules.accounts(), parts.config_sync.secret(), key, now) {
@@ -184,7 +225,7 @@ impl Authenticator {
                 Ok(Caller::with_key(&key))
             }
             Some(Err(refusal)) => Err(refusal),
-            None => found,
+            None => Err(KeyRefusal::Unknown),
         }
     }
 }
@@ -213,8 +254,9 @@ mod tests {
     fn authorize(app: &App, key: &str) -> Result<Caller, AuthError> {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, format!("Bearer {key}").parse().unwrap());
-        let peer = IpAddr::from([192, 0, 2, 1]);
-        app.live().authenticator.authorize(&headers, Access::Keyed(Scope::Admin), peer, app.auth_parts())
+        let address = IpAddr::from([192, 0, 2, 1]);
+        let presented = Presented { headers: &headers, certificate: None, address };
+        app.live().authenticator.authorize(presented, Access::Keyed(Scope::Admin), app.auth_parts())
     }
 
     #[test]

@@ -16,6 +16,14 @@ pub(crate) enum AuthError {
         "API key required: send Authorization: Bearer … (the admin key is in admin.key of the data directory)"
     )]
     KeyMissing,
+    /// The route requires a caller, and no caller of the settings has this certificate.
+    #[error(
+        "no caller of [[auth.callers]] has the client certificate {0}; name it there, or send an API key"
+    )]
+    CertificateUnknown(Box<str>),
+    /// The certificate has expired since the connection was opened.
+    #[error("the client certificate {0} has expired: connect again with a new one")]
+    CertificateExpired(Box<str>),
     /// The key was sent in another form.
     #[error("send the key as Authorization: Bearer …")]
     NotBearer,

@@ -7,6 +7,7 @@
 //! swaps a symbolic link above it.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,6 +20,9 @@ use tracing::{error, info, warn};
 
 use crate::config::settings::{FileStamp, Settings, SettingsError};
 use crate::runtime::clock::Clock;
+
+/// Certificates that expire within two weeks are logged.
+pub(crate) const EXPIRY_WARNING_SECONDS: i64 = 14 * 86_400;
 
 /// Puts settings in force and returns the number of rules in force, or returns why the settings are invalid without changing
 /// anything.
@@ -75,6 +79,21 @@ pub(crate) fn log_warnings(settings: &Settings) {
     }
 }
 
+/// Logs certificates that clients reject, or soon will.
+fn log_certificates(settings: &Settings, now: Timestamp) {
+    for certificate in settings.server.tls.iter().flat_map(|tls| &tls.certificates) {
+        let (file, expires_in) = (certificate.certificate_file.display(), certificate.expires_in(now));
+        if expires_in < 0 {
+            warn!(%file, "the certificate has expired: clients reject it");
+        } else if expires_in < EXPIRY_WARNING_SECONDS {
+            warn!(%file, days = expires_in / 86_400, "the certificate expires soon");
+        }
+        if !certificate.has_begun(now) {
+            warn!(%file, "the certificate is not valid yet: clients reject it");
+        }
+    }
+}
+
 impl fmt::Debug for ReloadHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ReloadHandle({:?})", self.status())
@@ -85,6 +104,7 @@ impl ReloadHandle {
     /// For a service that runs with `settings`; `apply` puts new settings in force.
     pub fn new(settings: Settings, clock: Clock, apply: Apply) -> Self {
         log_warnings(&settings);
+        log_certificates(&settings, clock.now());
         let status = ReloadStatus { last_success: clock.now(), last_error: None, generation: 1 };
         ReloadHandle(Arc::new(Shared {
             started_with: settings,
@@ -128,6 +148,7 @@ impl ReloadHandle {
         let rules_in_force =
             (self.0.apply)(new).map_err(|problems| SettingsError::Invalid { file, problems })?;
         log_warnings(new);
+        log_certificates(new, self.0.clock.now());
         if self.0.started_with.normalization != new.normalization {
             warn!(
                 "the normalization of [identity] has changed: it takes effect once the database has been loaded again; stored \
@@ -159,11 +180,12 @@ impl ReloadHandle {
         }
     }
 
-    /// Reloads on SIGHUP and when the file has changed, which is checked at this interval. Never returns.
+    /// Reloads on SIGHUP and when the file or a certificate has changed, which is checked at this interval. Never returns.
     pub async fn watch(self, every: Duration) {
         let started_with = &self.0.started_with;
-        let (file, mut loaded) = (started_with.config_file.as_deref(), started_with.source.stamp);
-        let mut seen = loaded;
+        let mut files = WatchedFiles::new(started_with);
+        let mut loaded = files.loaded(started_with);
+        let mut seen = loaded.clone();
         let hangups = signal(SignalKind::hangup());
         let mut hangups = hangups.inspect_err(|error| warn!(%error, "cannot receive SIGHUP")).ok();
         loop {
@@ -171,12 +193,15 @@ impl ReloadHandle {
                 Some(()) = async { hangups.as_mut()?.recv().await } => true,
                 () = tokio::time::sleep(every) => false,
             };
-            let stamp = file.and_then(FileStamp::of);
+            let stamps = files.stamps();
             // A file that changed since the last poll may still be written: half of it might be valid.
-            let changed = stamp == seen && stamp != loaded;
-            seen = stamp;
+            let changed = stamps == seen && stamps != loaded;
+            seen = stamps;
             if hangup || changed {
-                loaded = stamp;
+                // Also after an error: a file that was missing may appear.
+                files = WatchedFiles::new(started_with);
+                loaded = files.stamps();
+                seen.clone_from(&loaded);
                 self.clone().reload_in_background().await;
             }
         }
@@ -185,6 +210,28 @@ impl ReloadHandle {
     /// Errors are in the log and the status.
     async fn reload_in_background(self) {
         let _ = tokio::task::spawn_blocking(move || self.reload()).await;
+    }
+}
+
+/// The settings file and the files of `[server.tls]`.
+struct WatchedFiles(Vec<PathBuf>);
+
+impl WatchedFiles {
+    fn new(settings: &Settings) -> Self {
+        WatchedFiles(settings.config_file.clone().into_iter().chain(settings.tls_files()).collect())
+    }
+
+    fn stamps(&self) -> Vec<Option<FileStamp>> {
+        self.0.iter().map(|file| FileStamp::of(file)).collect()
+    }
+
+    /// The stamps at the start, when the settings file was read earlier than now.
+    fn loaded(&self, settings: &Settings) -> Vec<Option<FileStamp>> {
+        let mut stamps = self.stamps();
+        if let (Some(first), Some(_)) = (stamps.first_mut(), &settings.config_file) {
+            *first = settings.source.stamp;
+        }
+        stamps
     }
 }
 

@@ -3,6 +3,7 @@
 //! File and environment are merged into one [`Document`]; flags override both. Only a document without any error becomes
 //! [`Settings`], so a reload applies all of the new settings or none.
 
+mod auth;
 mod callers;
 mod client_ids;
 mod database;
@@ -17,6 +18,7 @@ mod records;
 mod redis;
 mod schema;
 mod short_names;
+mod tls;
 mod to_json;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -43,6 +45,8 @@ pub(crate) use self::jwt::{InvalidToken, JwtIssuer, JwtKeys, JwtSettings, KeyOri
 pub use self::records::RecordSettings;
 pub use self::redis::TlsFiles;
 pub use self::schema::schema;
+pub use self::tls::{ClientAuthSettings, ServerCertificate, TlsSettings, TlsVersion};
+use crate::auth::client_certificate::CertificateName;
 use crate::auth::scope::Scopes;
 
 /// All settings, validated.
@@ -113,6 +117,8 @@ pub struct ServerSettings {
     pub id: Box<str>,
     /// Names of this server beside loopback names, in lower case; IPv6 addresses in brackets.
     pub hosts: Vec<Box<str>>,
+    /// TLS; without it the listener speaks plain HTTP.
+    pub tls: Option<TlsSettings>,
 }
 
 impl Default for ServerSettings {
@@ -127,6 +133,7 @@ impl Default for ServerSettings {
             drain_timeout: Duration::from_secs(30),
             headers: vec![HeaderProfile::XRateLimit],
             hosts: Vec::new(),
+            tls: None,
             region: "".into(),
             id: host_name(),
         }
@@ -223,15 +230,35 @@ impl Default for AuthSettings {
 pub struct Caller {
     /// Its name in logs and the audit log.
     pub name: Box<str>,
-    /// The SHA-256 of its key. The key itself is not in the settings.
-    pub key_sha256: [u8; 32],
+    /// What identifies it.
+    pub credential: Credential,
     /// Its permissions.
     pub scopes: Scopes,
+    /// The tenant to which it is bound.
+    pub tenant: Option<Box<str>>,
+}
+
+/// What identifies a caller.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// The SHA-256 of its key. The key itself is not in the settings.
+    KeySha256([u8; 32]),
+    /// A name in its client certificate.
+    Certificate(CertificateName),
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Credential::KeySha256(_) => f.write_str("***"),
+            Credential::Certificate(name) => write!(f, "{name:?}"),
+        }
+    }
 }
 
 impl fmt::Debug for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Caller({:?}, ***, {:?})", self.name, self.scopes)
+        write!(f, "Caller({:?}, {:?}, {:?})", self.name, self.credential, self.scopes)
     }
 }
 
@@ -366,6 +393,15 @@ impl Settings {
         }
     }
 
+    /// The files of `[server.tls]` as it is written now, even if it is invalid: creating one of them may make it valid.
+    pub(crate) fn tls_files(&self) -> Vec<PathBuf> {
+        let text = self.config_file.as_deref().and_then(|file| read_file(file).ok()).unwrap_or_default();
+        let Ok(mut document) = Document::from_toml(&text) else { return Vec::new() };
+        let mut problems = environment::apply(&mut document, &self.source.environment);
+        let mut fields = document.fields(&mut problems);
+        fields.table("server", |server| server.table("tls", tls::named_files)).flatten().unwrap_or_default()
+    }
+
     /// The rules, normalized.
     pub fn rule_set(&self) -> RuleSet {
         self.rules.clone().with_normalization(self.normalization.clone())
@@ -373,10 +409,11 @@ impl Settings {
 
     /// The changed keys that require a restart.
     pub fn needs_restart(&self, new: &Settings) -> Vec<&'static str> {
-        // Header families and host names are reloaded.
+        // Header families, host names and certificates are reloaded.
         let connections = |server: &ServerSettings| ServerSettings {
             headers: Vec::new(),
             hosts: Vec::new(),
+            tls: None,
             ..server.clone()
         };
         let pairs = [
@@ -386,6 +423,7 @@ impl Settings {
                 "server (connections, timeouts, region and id)",
                 connections(&self.server) != connections(&new.server),
             ),
+            ("server.tls (on or off)", self.server.tls.is_some() != new.server.tls.is_some()),
             ("counters", self.counters != new.counters),
             ("database", self.database != new.database),
             ("records", self.records != new.records),

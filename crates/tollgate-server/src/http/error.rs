@@ -137,9 +137,11 @@ impl From<AuthError> for ApiError {
         let message = error.to_string();
         let limited = |code, wait| ApiError { retry_after: Some(wait), ..ApiError::new(code, "") };
         let mapped = match error {
-            AuthError::KeyMissing | AuthError::NotBearer | AuthError::KeyRefused(_) => {
-                ApiError::new(Code::Unauthorized, "")
-            }
+            AuthError::KeyMissing
+            | AuthError::CertificateUnknown(_)
+            | AuthError::CertificateExpired(_)
+            | AuthError::NotBearer
+            | AuthError::KeyRefused(_) => ApiError::new(Code::Unauthorized, ""),
             AuthError::NoScopes
             | AuthError::ScopeMissing(_)
             | AuthError::TenantBound(_)

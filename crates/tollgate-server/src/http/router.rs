@@ -18,7 +18,7 @@ use super::request_id::RequestId;
 use super::respond::{Outcome, ResponseFuture};
 use super::routes::{Route, routes_of};
 use crate::app::{App, Reloadable};
-use crate::auth::{Access, AuthError, Caller};
+use crate::auth::{Access, AuthError, Caller, Presented};
 use crate::listener::{ConnectionInfo, HttpService};
 
 /// The REST API as a service of the listener.
@@ -122,8 +122,9 @@ fn enter(
     access: Option<Arc<AccessEntry>>,
 ) -> Result<(Call, Incoming), ApiError> {
     require_trusted_proxy(&settings, route, connection)?;
-    let caller =
-        settings.authenticator.authorize(request.headers(), route.access, address, app.auth_parts())?;
+    let presented =
+        Presented { headers: request.headers(), certificate: connection.certificate.as_ref(), address };
+    let caller = settings.authenticator.authorize(presented, route.access, app.auth_parts())?;
     if let Some(access) = &access {
         access.set_caller(&caller.name);
     }

@@ -13,19 +13,24 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
-use super::ConnectionStats;
+use super::accept_policy::AcceptPolicy;
 use super::activity::{Activity, Phase, Shared, Stage};
+use super::limits::ConnectionPermit;
 use super::service::{ConnectionInfo, ConnectionService, HttpService};
 use super::socket::LingeringSocket;
+use super::transport::Transport;
 use super::unsent;
+use super::{ConnectionStats, proxy_header};
 use crate::config::settings::ServerSettings;
 
 const HTTP1_BUFFER_BYTES_MAX: usize = 64 * 1024;
@@ -37,6 +42,9 @@ const HTTP2_RESETS_MAX: usize = 20;
 const HTTP2_FAULTS_MAX: usize = 256;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a TLS handshake may take, if `header_timeout` is not shorter.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long an idle HTTP/1 connection stays open while draining, so that a request already on its way is answered. HTTP/2 has
 /// GOAWAY for this.
@@ -55,6 +63,7 @@ const SCARCE_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct Connections<S> {
     builder: Builder<TokioExecutor>,
     service: Arc<S>,
+    pub(super) accept: Arc<ArcSwap<AcceptPolicy>>,
     pub(super) policy: ConnectionPolicy,
 }
 
@@ -69,7 +78,12 @@ pub(super) struct ConnectionPolicy {
 }
 
 impl<S: HttpService> Connections<S> {
-    pub(super) fn new(service: S, settings: &ServerSettings, stats: Arc<ConnectionStats>) -> Self {
+    pub(super) fn new(
+        service: S,
+        settings: &ServerSettings,
+        accept: Arc<ArcSwap<AcceptPolicy>>,
+        stats: Arc<ConnectionStats>,
+    ) -> Self {
         let policy = ConnectionPolicy {
             header_timeout: settings.header_timeout,
             idle_timeout: settings.idle_timeout,
@@ -78,14 +92,43 @@ impl<S: HttpService> Connections<S> {
             stage_changed: Notify::new(),
             stats,
         };
-        Connections { builder: builder(), service: Arc::new(service), policy }
+        Connections { builder: builder(), service: Arc::new(service), accept, policy }
     }
 
-    /// Serves one connection to its end.
-    pub(super) async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
+    /// Reads the PROXY header and performs the TLS handshake, if there are any, then serves the connection to its end.
+    pub(super) async fn open(
+        &self,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        accept: &AcceptPolicy,
+        permit: &mut ConnectionPermit,
+    ) {
+        let mut info = ConnectionInfo::direct(peer);
+        if accept.expects_proxy_header(peer) {
+            match self.policy.read_proxy_header(&mut stream, peer).await {
+                Some(Some(source)) if !permit.count_for(source.ip()) => {
+                    return self.policy.note_refused(source);
+                }
+                Some(source) => info.source = source.unwrap_or(peer),
+                None => return,
+            }
+        }
+        let transport = match &accept.tls {
+            None => Transport::Plain(stream),
+            Some(config) => match self.policy.accept_tls(stream, Arc::clone(config), info.source).await {
+                Some(transport) => transport,
+                None => return,
+            },
+        };
+        info.certificate = transport.client_certificate();
+        self.serve(transport, info).await;
+    }
+
+    async fn serve(&self, transport: Transport, info: ConnectionInfo) {
+        let peer = info.source;
         let activity = Activity::new(&self.policy.shared);
-        let io = TokioIo::new(LingeringSocket::new(stream, Arc::clone(&activity)));
-        let info = Arc::new(ConnectionInfo::direct(peer));
+        let io = TokioIo::new(LingeringSocket::new(transport, Arc::clone(&activity)));
+        let info = Arc::new(info);
         let service =
             ConnectionService { service: Arc::clone(&self.service), info, activity: Arc::clone(&activity) };
         let mut connection = pin!(self.builder.serve_connection(io, service));
@@ -114,6 +157,72 @@ impl ConnectionPolicy {
     pub(super) fn enter(&self, stage: Stage) {
         self.shared.enter(stage);
         self.stage_changed.notify_waiters();
+    }
+
+    /// The client that a trusted proxy names, if it names one. None if the connection must be closed.
+    async fn read_proxy_header(
+        &self,
+        stream: &mut TcpStream,
+        peer: SocketAddr,
+    ) -> Option<Option<SocketAddr>> {
+        let reading = tokio::time::timeout(self.header_timeout, proxy_header::read(stream));
+        let read = self.unless_aborted(reading).await?;
+        match read {
+            Ok(Ok(source)) => return Some(source),
+            Ok(Err(error)) => debug!(%peer, %error, "connection of a trusted proxy closed"),
+            Err(_) => {
+                self.stats.timed_out.fetch_add(1, Ordering::Relaxed);
+                debug!(%peer, "connection of a trusted proxy timed out before its PROXY header");
+            }
+        }
+        self.stats.proxy_headers_invalid.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Performs the TLS handshake. None if it fails.
+    async fn accept_tls(
+        &self,
+        stream: TcpStream,
+        config: Arc<ServerConfig>,
+        peer: SocketAddr,
+    ) -> Option<Transport> {
+        let timeout = HANDSHAKE_TIMEOUT.min(self.header_timeout);
+        let handshake = tokio::time::timeout(timeout, Transport::accept_tls(stream, config));
+        match self.unless_aborted(handshake).await? {
+            Ok(Ok(transport)) => {
+                self.stats.handshakes.fetch_add(1, Ordering::Relaxed);
+                return Some(transport);
+            }
+            Ok(Err(error)) => debug!(%peer, %error, "TLS handshake failed"),
+            Err(_) => {
+                self.stats.timed_out.fetch_add(1, Ordering::Relaxed);
+                debug!(%peer, "TLS handshake timed out");
+            }
+        }
+        self.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Waits for a future, unless connections are aborted meanwhile.
+    async fn unless_aborted<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let aborted = async {
+            loop {
+                let changed = self.stage_changed.notified();
+                if self.shared.stage() == Stage::Aborting {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        tokio::select! {
+            done = future => Some(done),
+            () = aborted => None,
+        }
+    }
+
+    pub(super) fn note_refused(&self, peer: SocketAddr) {
+        self.stats.refused.fetch_add(1, Ordering::Relaxed);
+        debug!(%peer, "connection refused: connection limit reached");
     }
 
     fn note(&self, end: &End, peer: SocketAddr) {

@@ -27,7 +27,8 @@ struct OpenConnections {
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     limits: Arc<ConnectionLimits>,
-    ip: IpAddr,
+    /// The address that it counts for, if any.
+    ip: Option<IpAddr>,
 }
 
 impl ConnectionLimits {
@@ -40,17 +41,47 @@ impl ConnectionLimits {
         }
     }
 
-    /// A permit for a connection from this address, unless a limit is reached. IPv6 is counted by /64.
-    pub(super) fn acquire(self: &Arc<Self>, ip: IpAddr) -> Option<ConnectionPermit> {
-        let ip = counted_ip(ip, IpPrefixes::DEFAULT);
+    /// A permit for a connection, unless a limit is reached. Without an address only the total is limited.
+    pub(super) fn acquire(self: &Arc<Self>, ip: Option<IpAddr>) -> Option<ConnectionPermit> {
         let mut open = self.open.lock();
-        let of_ip = open.per_ip.get(&ip).copied().unwrap_or(0);
-        if open.total >= self.total_max || of_ip >= self.per_ip_max {
+        if open.total >= self.total_max {
+            return None;
+        }
+        let ip = ip.map(counted);
+        if ip.is_some_and(|ip| !open.count(ip, self.per_ip_max)) {
             return None;
         }
         open.total += 1;
-        open.per_ip.insert(ip, of_ip + 1);
         Some(ConnectionPermit { limits: Arc::clone(self), ip })
+    }
+}
+
+/// IPv6 is counted by /64.
+fn counted(ip: IpAddr) -> IpAddr {
+    counted_ip(ip, IpPrefixes::DEFAULT)
+}
+
+impl OpenConnections {
+    /// Counts a connection of this address, unless it has as many already.
+    fn count(&mut self, ip: IpAddr, max: usize) -> bool {
+        let of_ip = self.per_ip.get(&ip).copied().unwrap_or(0);
+        let is_admitted = of_ip < max;
+        if is_admitted {
+            self.per_ip.insert(ip, of_ip + 1);
+        }
+        is_admitted
+    }
+}
+
+impl ConnectionPermit {
+    /// Counts the connection for the client that its proxy named. Returns false if that client has too many.
+    pub(super) fn count_for(&mut self, ip: IpAddr) -> bool {
+        let ip = counted(ip);
+        let is_admitted = self.limits.open.lock().count(ip, self.limits.per_ip_max);
+        if is_admitted {
+            self.ip = Some(ip);
+        }
+        is_admitted
     }
 }
 
@@ -58,9 +89,10 @@ impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut open = self.limits.open.lock();
         open.total -= 1;
-        match open.per_ip.get_mut(&self.ip) {
+        let Some(ip) = self.ip else { return };
+        match open.per_ip.get_mut(&ip) {
             Some(count) if *count > 1 => *count -= 1,
-            _ => drop(open.per_ip.remove(&self.ip)),
+            _ => drop(open.per_ip.remove(&ip)),
         }
     }
 }
@@ -75,6 +107,12 @@ mod tests {
         Arc::new(ConnectionLimits::new(&settings))
     }
 
+    impl ConnectionLimits {
+        fn acquire_for(self: &Arc<Self>, ip: IpAddr) -> Option<ConnectionPermit> {
+            self.acquire(Some(ip))
+        }
+    }
+
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
@@ -82,19 +120,19 @@ mod tests {
     #[test]
     fn one_address_cannot_use_every_connection() {
         let limits = limits(3, 2);
-        let held = [limits.acquire(ip("192.0.2.1")), limits.acquire(ip("192.0.2.1"))];
+        let held = [limits.acquire_for(ip("192.0.2.1")), limits.acquire_for(ip("192.0.2.1"))];
         assert!(held.iter().all(Option::is_some));
-        assert!(limits.acquire(ip("192.0.2.1")).is_none());
-        assert!(limits.acquire(ip("::ffff:192.0.2.1")).is_none(), "the same address");
-        let _third = limits.acquire(ip("192.0.2.2")).unwrap();
-        assert!(limits.acquire(ip("192.0.2.3")).is_none(), "the total");
+        assert!(limits.acquire_for(ip("192.0.2.1")).is_none());
+        assert!(limits.acquire_for(ip("::ffff:192.0.2.1")).is_none(), "the same address");
+        let _third = limits.acquire_for(ip("192.0.2.2")).unwrap();
+        assert!(limits.acquire_for(ip("192.0.2.3")).is_none(), "the total");
     }
 
     #[test]
     fn closed_connection_frees_its_slot() {
         let limits = limits(1, 1);
         for _ in 0..3 {
-            let permit = limits.acquire(ip("192.0.2.1"));
+            let permit = limits.acquire_for(ip("192.0.2.1"));
             assert!(permit.is_some());
         }
         assert!(limits.open.lock().per_ip.is_empty(), "nothing is kept for closed connections");
@@ -103,8 +141,22 @@ mod tests {
     #[test]
     fn ipv6_addresses_of_one_prefix_share_a_limit() {
         let limits = limits(10, 1);
-        let _held = limits.acquire(ip("2001:db8::1")).unwrap();
-        assert!(limits.acquire(ip("2001:db8::2")).is_none());
-        assert!(limits.acquire(ip("2001:db8:0:1::1")).is_some());
+        let _held = limits.acquire_for(ip("2001:db8::1")).unwrap();
+        assert!(limits.acquire_for(ip("2001:db8::2")).is_none());
+        assert!(limits.acquire_for(ip("2001:db8:0:1::1")).is_some());
+    }
+
+    #[test]
+    fn connections_of_a_proxy_count_for_the_named_client() {
+        let limits = limits(10, 1);
+        let mut held: Vec<_> = (0..3).map(|_| limits.acquire(None).unwrap()).collect();
+        let client = ip("192.0.2.1");
+        assert!(held[0].count_for(client));
+        assert!(!held[1].count_for(client));
+        held.remove(0);
+        assert!(held[0].count_for(client), "a slot was freed");
+        held.clear();
+        let open = limits.open.lock();
+        assert!(open.per_ip.is_empty() && open.total == 0);
     }
 }

@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use super::activity::{Activity, InFlight};
 use super::payload::Payload;
 use super::unsent::ResponseBody;
+use crate::auth::ClientCertificate;
 
 /// What is known of a connection before its first request.
 #[derive(Clone, Debug)]
@@ -24,12 +25,14 @@ pub struct ConnectionInfo {
     pub peer: SocketAddr,
     /// The client behind `peer`; another one only if a trusted proxy named it with the PROXY protocol.
     pub source: SocketAddr,
+    /// The verified client certificate, if the client presented one.
+    pub certificate: Option<ClientCertificate>,
 }
 
 impl ConnectionInfo {
     /// A connection without a proxy.
     pub fn direct(peer: SocketAddr) -> Self {
-        ConnectionInfo { peer, source: peer }
+        ConnectionInfo { peer, source: peer, certificate: None }
     }
 }
 

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::activity::Activity;
 use super::framing::Framing;
+use super::transport::Transport;
 
 /// Discarded at most: the largest body that an ordinary client sends before it reads the response.
 const DISCARD_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -24,7 +24,7 @@ const TURN_BYTES_MAX: usize = 128;
 
 /// The socket of one connection.
 pub(super) struct LingeringSocket {
-    stream: TcpStream,
+    stream: Transport,
     activity: Arc<Activity>,
     framing: Framing,
     /// Bytes that may still be discarded, once the write half is closed.
@@ -34,7 +34,7 @@ pub(super) struct LingeringSocket {
 }
 
 impl LingeringSocket {
-    pub(super) fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
+    pub(super) fn new(stream: Transport, activity: Arc<Activity>) -> Self {
         LingeringSocket { stream, activity, framing: Framing::default(), discarding: None, read_waits: false }
     }
 
@@ -131,7 +131,16 @@ impl AsyncWrite for LingeringSocket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let result = Pin::new(&mut self.stream).poll_flush(cx);
+        if self.stream.buffers_writes() {
+            // What waits in the buffer of TLS was written, but the client has not taken it.
+            let written = match &result {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(_) => Poll::Ready(Ok(0)),
+            };
+            self.record_write(1, &written, cx);
+        }
+        result
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

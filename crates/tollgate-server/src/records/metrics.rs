@@ -33,6 +33,7 @@ use crate::auth::jwt::{JwtStats, JwtVerifier};
 use crate::auth::throttle::AuthThrottle;
 use crate::check::idempotency::IdempotencyStore;
 use crate::config::reload::ReloadHandle;
+use crate::config::settings::ServerCertificate;
 use crate::config::sync::ConfigSync;
 use crate::listener::ConnectionStats;
 use crate::records::recorder::NodeNames;
@@ -50,6 +51,8 @@ pub(crate) struct MetricSources<'a> {
     pub(crate) auth_throttle: &'a AuthThrottle,
     pub(crate) idempotency: &'a IdempotencyStore,
     pub(crate) connections: &'a ConnectionStats,
+    /// The certificates of the listener; empty without TLS.
+    pub(crate) certificates: &'a [ServerCertificate],
     /// Absent without a configuration file.
     pub(crate) reload: Option<&'a ReloadHandle>,
     pub(crate) persistence: &'a PersistenceStatus,

@@ -5,11 +5,14 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use tollgate::Timestamp;
 use tollgate_stores::redis::{self, ServerReport};
 use tollgate_stores::sql::{Database, DatabaseError, KeySecretCheck};
 
 use crate::auth::api_keys::KeySecret;
-use crate::config::settings::{CounterSettings, Settings};
+use crate::config::reload::EXPIRY_WARNING_SECONDS;
+use crate::config::settings::{CounterSettings, ServerCertificate, Settings};
+use crate::runtime::clock::Clock;
 use crate::runtime::data_dir;
 
 /// A clock further off than this is reported: headers and calendar windows would be wrong.
@@ -45,6 +48,8 @@ pub struct Finding {
 /// Runs all checks.
 pub async fn examine(settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![check_data_dir(&settings.data_dir)];
+    let certificates = settings.server.tls.iter().flat_map(|tls| &tls.certificates);
+    findings.extend(certificates.map(|certificate| check_certificate(certificate, Clock::start().now())));
     findings.extend(check_database(settings).await);
     findings.extend(check_redis(settings).await);
     findings
@@ -93,6 +98,21 @@ fn check_data_dir(path: &Path) -> Finding {
         );
     }
     Finding::ok(CHECK, format!("{shown} is writable"))
+}
+
+fn check_certificate(certificate: &ServerCertificate, now: Timestamp) -> Finding {
+    const ADVICE: &str = "renew it; a running node loads the new files within a second";
+    let check = format!("certificate {}", certificate.certificate_file.display());
+    let (expires_in, days) = (certificate.expires_in(now), certificate.expires_in(now) / 86_400);
+    if expires_in < 0 {
+        Finding::fail(check, "has expired", ADVICE)
+    } else if !certificate.has_begun(now) {
+        Finding::fail(check, "is not valid yet", "check the clock of this machine, or issue it again")
+    } else if expires_in < EXPIRY_WARNING_SECONDS {
+        Finding::warn(check, format!("expires in {days} days"), ADVICE)
+    } else {
+        Finding::ok(check, format!("is valid for {days} days"))
+    }
 }
 
 /// Creates and removes a file.

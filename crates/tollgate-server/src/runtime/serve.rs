@@ -143,7 +143,8 @@ async fn serve_until(
         info!("shutting down: finishing requests in flight");
         app.start_draining();
     };
-    let drained = listener::run(listener, RestService(Arc::clone(&app)), &server, stats, end).await;
+    let (service, policy) = (RestService(Arc::clone(&app)), Arc::clone(app.accept_policy()));
+    let drained = listener::run(listener, service, &server, policy, stats, end).await;
     app.batches().drain(server.drain_timeout.saturating_sub(drained.took)).await;
     drop(tasks);
     close(&app, data_dir, records).await

@@ -1,8 +1,5 @@
 //! Reads settings from a document and collects every error.
 
-use std::collections::HashSet;
-use std::fmt::Display;
-use std::io::Read;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -13,26 +10,18 @@ use tollgate::config::{TableReader, Value, read_rules};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
 use tollgate::{Algorithm, RuleSet};
-use tollgate_stores::redis::Secret;
 use tracing_subscriber::EnvFilter;
 
 use super::{
-    AuthSettings, Caller, CounterSettings, KeySecretSettings, LogFormat, LogSettings, RedisCounterSettings,
-    ServerSettings, Settings, Source, callers, database, hosts, identity, jwt, listen_default, records,
-    redis, short_names,
+    CounterSettings, LogFormat, LogSettings, RedisCounterSettings, ServerSettings, Settings, Source, auth,
+    callers, database, hosts, identity, jwt, listen_default, records, redis, short_names, tls,
 };
-use crate::auth::api_keys;
-use crate::auth::scope::{Scope, Scopes};
 
 const CONNECTIONS_MAX: usize = 1_000_000;
 const KEYS_MAX: usize = 1_000_000_000;
 const LOG_BYTES_MAX: usize = 1 << 40;
-const NAME_BYTES_MAX: usize = 64;
 const REGION_BYTES_MAX: usize = 50;
 const ID_BYTES_MAX: usize = 100;
-/// Shorter secrets could be guessed.
-const KEY_SECRET_BYTES_MIN: u64 = 32;
-const KEY_SECRET_BYTES_MAX: u64 = 1_024;
 
 /// Reads all sections. `None` if the rules are invalid; the table reader collects all errors.
 pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Option<Settings> {
@@ -43,7 +32,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     let counters = fields.table("counters", |fields| read_counters(fields, largest_log)).unwrap_or_default();
     let database = fields.table("database", database::read).unwrap_or_default();
     let records = fields.table("records", records::read).unwrap_or_default();
-    let auth = fields.table("auth", read_auth).unwrap_or_default();
+    let auth = fields.table("auth", auth::read).unwrap_or_default();
     let callers = fields.table("callers", callers::read);
     let log = fields.table("log", read_log).unwrap_or_default();
     let identity = fields.table("identity", |fields| (identity::read(fields), jwt::read(fields)));
@@ -129,6 +118,7 @@ fn read_server(fields: &mut TableReader<'_, '_>) -> Server {
                 .unwrap_or(default.drain_timeout),
             headers: read_headers(fields).unwrap_or(default.headers),
             hosts: hosts::read(fields),
+            tls: fields.table("tls", tls::read).flatten(),
             region: fields.read("region", node_name(REGION_BYTES_MAX)).unwrap_or(default.region),
             id: fields.read("id", node_name(ID_BYTES_MAX)).unwrap_or(default.id),
         },
@@ -248,96 +238,6 @@ fn read_bounds(fields: &mut TableReader<'_, '_>, largest_log: Option<(u32, &str)
         log_bytes_max: log_bytes_max.unwrap_or(default.log_bytes_max),
         penalties_max: fields.read("penalties_max", integer(0..=KEYS_MAX)).unwrap_or(default.penalties_max),
     }
-}
-
-fn read_auth(fields: &mut TableReader<'_, '_>) -> AuthSettings {
-    let open_checks = fields.read("open_checks", boolean).unwrap_or(true);
-    let override_max = fields.read("override_max", integer(0..=u32::MAX));
-    let (mut names, mut keys) = (HashSet::new(), HashSet::new());
-    let callers = fields.list_of_tables("callers", |one| {
-        // Checked first: another error in a caller must not hide a duplicate.
-        if let Some(name) = one.peek("name", caller_name)
-            && !names.insert(name.clone())
-        {
-            one.report("name", format!("another caller is named {name:?}"));
-        }
-        if one.peek("key_sha256", sha256).is_some_and(|key| !keys.insert(key)) {
-            one.report("key_sha256", "another caller has this key".to_owned());
-        }
-        read_caller(one)
-    });
-    AuthSettings { open_checks, override_max, callers, key_secret: read_key_secret(fields) }
-}
-
-/// Messages never contain the secret.
-fn read_key_secret(fields: &mut TableReader<'_, '_>) -> Option<KeySecretSettings> {
-    let inline = fields.read("key_secret", |value| key_secret(text(value)?));
-    let from_file = fields.read("key_secret_file", |value| {
-        let path = PathBuf::from(text(value)?);
-        let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
-        let mut bytes = Vec::new();
-        let file = std::fs::File::open(&path).map_err(unreadable)?;
-        file.take(KEY_SECRET_BYTES_MAX + 2).read_to_end(&mut bytes).map_err(unreadable)?;
-        let secret = String::from_utf8(bytes).map_err(|_| invalid_key_secret())?;
-        Ok((key_secret(secret.trim().to_owned())?, path))
-    });
-    if fields.has("key_secret") && fields.has("key_secret_file") {
-        fields.report("key_secret_file", "set either key_secret or key_secret_file, not both".to_owned());
-    }
-    match (inline, from_file) {
-        (Some(secret), _) => Some(KeySecretSettings { secret, file: None }),
-        (None, Some((secret, path))) => Some(KeySecretSettings { secret, file: Some(path) }),
-        (None, None) => None,
-    }
-}
-
-fn key_secret(text: String) -> Result<Secret, String> {
-    let length = KEY_SECRET_BYTES_MIN..=KEY_SECRET_BYTES_MAX;
-    let is_valid = length.contains(&(text.len() as u64)) && text.bytes().all(|byte| byte.is_ascii_graphic());
-    if is_valid { Ok(Secret(text)) } else { Err(invalid_key_secret()) }
-}
-
-fn invalid_key_secret() -> String {
-    format!(
-        "must be {KEY_SECRET_BYTES_MIN} to {KEY_SECRET_BYTES_MAX} printable ASCII characters, the same on all nodes"
-    )
-}
-
-fn read_caller(fields: &mut TableReader<'_, '_>) -> Option<Caller> {
-    let name = fields.require("name", caller_name);
-    let key_sha256 = fields.require("key_sha256", sha256);
-    let scopes = fields.items("scopes", scope).map(Scopes::from_iter);
-    if !fields.has("scopes") || fields.has_empty_list("scopes") {
-        fields.report("scopes", format!("is missing; use one or more of {}", scope_names()));
-    }
-    Some(Caller { name: name?, key_sha256: key_sha256?, scopes: scopes? })
-}
-
-fn caller_name(value: &Value) -> Result<Box<str>, String> {
-    let name = text(value)?;
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        return Err(format!("must be 1 to {NAME_BYTES_MAX} printable bytes"));
-    }
-    // The audit log must not confuse a caller with the owner of admin.key.
-    if name == "admin" {
-        Err("\"admin\" is reserved for the owner of admin.key".to_owned())
-    } else {
-        Ok(name.into())
-    }
-}
-
-/// The message never quotes the text: it may be the key itself, put here by mistake.
-fn sha256(value: &Value) -> Result<[u8; 32], String> {
-    api_keys::parse_sha256(&text(value)?).ok_or_else(|| api_keys::INVALID_SHA256.to_owned())
-}
-
-fn scope(value: &Value) -> Result<Scope, String> {
-    let name = text(value)?;
-    Scope::parse(&name).ok_or_else(|| format!("{name:?} is not one of {}", scope_names()))
-}
-
-fn scope_names() -> impl Display {
-    Scope::ALL.map(Scope::as_str).join(", ")
 }
 
 fn read_log(fields: &mut TableReader<'_, '_>) -> LogSettings {

@@ -99,7 +99,8 @@ fn every_key_is_read() {
     assert_eq!((bounds.keys_max.get(), *save_every), (1000, Duration::from_secs(5)));
     assert!(!settings.auth.open_checks);
     let [caller] = &*settings.auth.callers else { panic!("{:?}", settings.auth.callers) };
-    assert_eq!((&*caller.name, caller.key_sha256[31]), ("gateway", 0xff));
+    let Credential::KeySha256(key) = &caller.credential else { panic!("{caller:?}") };
+    assert_eq!((&*caller.name, key[31]), ("gateway", 0xff));
     assert!(caller.scopes.has(Scope::Read) && !caller.scopes.has(Scope::Reset));
     assert_eq!(settings.log.format, LogFormat::Json);
     let proxies = ["10.0.0.0/8", "192.0.2.7/32", "172.16.0.0/12", "2001:db8::/32"];

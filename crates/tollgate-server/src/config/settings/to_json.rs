@@ -14,9 +14,10 @@ use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
 
 use super::redis::topology_name;
 use super::{
-    CounterSettings, JwtIssuer, JwtKeys, KeyOrigin, KeySecretSettings, LoginEndpoint, Settings, TlsFiles,
-    database,
+    Caller, CounterSettings, Credential, JwtIssuer, JwtKeys, KeyOrigin, KeySecretSettings, LoginEndpoint,
+    Settings, TlsFiles, TlsSettings, database,
 };
+use crate::auth::client_certificate::CertificateName;
 use crate::auth::jwt::keys;
 use crate::config::rule_json;
 
@@ -41,6 +42,7 @@ impl Settings {
                 "drain_timeout": duration(server.drain_timeout),
                 "headers": list(server.headers.iter().map(|profile| profile.as_str())),
                 "hosts": server.hosts,
+                "tls": server.tls.as_ref().map(tls_json),
                 "region": Some(&*server.region).filter(|region| !region.is_empty()),
                 "id": &*server.id,
             },
@@ -108,9 +110,7 @@ impl Settings {
         let auth = &self.auth;
         let file = auth.key_secret.as_ref().and_then(|secret| secret.file.as_deref());
         let is_inline = matches!(auth.key_secret, Some(KeySecretSettings { file: None, .. }));
-        let callers = auth.callers.iter().map(
-            |caller| json!({ "name": caller.name, "key_sha256": MASK, "scopes": list(caller.scopes.iter()) }),
-        );
+        let callers = auth.callers.iter().map(caller_json);
         json!({
             "open_checks": auth.open_checks,
             "override_max": auth.override_max,
@@ -126,6 +126,36 @@ impl Settings {
         let limits: Vec<_> = limits.iter().map(|limit| rule_json::limit(&limit.limit)).collect();
         Some(json!({ "algorithm": algorithm, "limits": limits }))
     }
+}
+
+fn tls_json(tls: &TlsSettings) -> Json {
+    let certificates = tls.certificates.iter().map(
+        |one| json!({ "certificate_file": path(&one.certificate_file), "key_file": path(&one.key_file) }),
+    );
+    let client = tls.client_auth.as_ref();
+    json!({
+        "certificates": certificates.collect::<Vec<_>>(),
+        "min_version": tls.min_version.as_str(),
+        "client_ca_file": client.map(|client| path(&client.ca_file)),
+        "client_crl_file": client.and_then(|client| client.crl_file.as_deref()).map(path),
+        "client_certificates": client.map(|client| if client.required { "required" } else { "optional" }),
+    })
+}
+
+fn caller_json(caller: &Caller) -> Json {
+    let (key, certificate) = match &caller.credential {
+        Credential::KeySha256(_) => (Some(MASK), None),
+        Credential::Certificate(CertificateName::Subject(name)) => (None, Some(json!({ "subject": name }))),
+        Credential::Certificate(CertificateName::Dns(name)) => (None, Some(json!({ "dns": name }))),
+        Credential::Certificate(CertificateName::Uri(name)) => (None, Some(json!({ "uri": name }))),
+    };
+    json!({
+        "name": caller.name,
+        "key_sha256": key,
+        "certificate": certificate,
+        "scopes": list(caller.scopes.iter()),
+        "tenant": caller.tenant,
+    })
 }
 
 fn identity_json(settings: &Settings) -> Json {

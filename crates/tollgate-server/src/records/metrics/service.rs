@@ -52,6 +52,25 @@ fn collect_connections(sources: &MetricSources<'_>, collector: &mut Collector) {
     let help = "Connections closed by a timeout";
     collector.counter("connections_timed_out", help, load(&stats.timed_out));
     collector.counter("accept_errors", "Failed accepts", load(&stats.accept_errors));
+    let help = "Connections of trusted proxies closed because of a missing or invalid PROXY header";
+    collector.counter("proxy_headers_invalid", help, load(&stats.proxy_headers_invalid));
+    if !sources.certificates.is_empty() {
+        collect_tls(sources, collector);
+    }
+}
+
+fn collect_tls(sources: &MetricSources<'_>, collector: &mut Collector) {
+    let stats = sources.connections;
+    let handshakes = [("ok", &stats.handshakes), ("failed", &stats.handshakes_failed)];
+    let handshakes = handshakes
+        .map(|(outcome, count)| (vec![("outcome", outcome.to_owned())], count.load(Ordering::Relaxed)));
+    collector.counters("tls_handshakes", "TLS handshakes", handshakes);
+    let expiries = sources.certificates.iter().map(|certificate| {
+        let file = certificate.certificate_file.display().to_string();
+        (vec![("certificate", file)], u64::try_from(certificate.not_after).unwrap_or(0))
+    });
+    let help = "When a certificate of the listener expires, in seconds since 1970";
+    collector.gauges("tls_certificate_expiry_timestamp_seconds", help, expiries);
 }
 
 fn collect_settings(sources: &MetricSources<'_>, collector: &mut Collector) {

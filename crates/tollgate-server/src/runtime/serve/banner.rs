@@ -18,7 +18,8 @@ pub(super) const OPEN_TO_EVERYONE: &str =
 /// Addresses, files, rules in force and a command to try. Shows the admin key only if this start generated it.
 pub fn banner(ready: &Ready) -> String {
     let Ready { settings, address, new_admin_key, store_problem, config_problem } = ready;
-    let url = format!("http://{}", local_address(*address));
+    let scheme = if settings.server.tls.is_some() { "https" } else { "http" };
+    let url = format!("{scheme}://{}", local_address(*address));
     let mut text = String::new();
     let key_file = settings.data_dir.join("admin.key");
     // Writing to a string cannot fail.
