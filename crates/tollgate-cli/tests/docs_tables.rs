@@ -19,6 +19,9 @@ fn read(file: &str) -> String {
 /// Described in docs/rules.md.
 const RULE_KEYS: [&str; 4] = ["rules", "tiers", "endpoints", "exemptions"];
 
+/// Lists whose items are described key by key.
+const LISTS_OF_TABLES: [&str; 2] = ["auth.callers", "identity.login_endpoints"];
+
 /// Settings with their defaults, as in a table.
 type Settings = BTreeMap<String, String>;
 
@@ -35,7 +38,7 @@ fn collect(schema: &Json, table: &Json, prefix: &str, settings: &mut Settings) {
             continue;
         }
         let is_section = described["properties"].is_object();
-        if is_section || path == "auth.callers" {
+        if is_section || LISTS_OF_TABLES.contains(&&*path) {
             let inner = if is_section { described } else { &described["items"] };
             collect(schema, inner, &format!("{path}."), settings);
         }
@@ -68,6 +71,8 @@ fn documented() -> Settings {
     for line in read("docs/configuration.md").lines() {
         if let Some(title) = line.strip_prefix("## ") {
             let name = title.strip_prefix("`[").and_then(|rest| rest.strip_suffix("]`"));
+            // `[[section]]` has the keys of one item.
+            let name = name.map(|name| name.trim_matches(['[', ']']));
             section = (title == "Top level").then(String::new).or_else(|| Some(format!("{}.", name?)));
         }
         in_table = line.starts_with("| key | type | default |") || in_table && line.starts_with('|');

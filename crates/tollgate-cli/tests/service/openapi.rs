@@ -39,7 +39,7 @@ const EVERYTHING: &str = r#"{"rules":[{"name":"i","per":["user"],"limits":[{"req
     "limits":[{"user_id":"l","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}]}"#;
 
 /// One request for every operation, in an order in which each succeeds.
-const REQUESTS: [(&str, &str, &str, u16); 81] = [
+const REQUESTS: [(&str, &str, &str, u16); 82] = [
     ("POST", "/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x"}"#, 200),
     ("POST", "/v1/rate-limit/check", CHECK_BODY, 429),
     (
@@ -65,6 +65,7 @@ const REQUESTS: [(&str, &str, &str, u16); 81] = [
     ("POST", "/v1/admin/rules", RULE, 201),
     ("POST", "/v1/admin/rules", RULE, 409),
     ("POST", "/v1/admin/rules", SHORT, 201),
+    ("GET", "/v1/forward-auth?mode=nginx", "", 403),
     ("GET", "/v1/admin/rules?limit=1000&enabled=true", "", 200),
     ("GET", "/v1/admin/rules?limit=1001", "", 400),
     ("GET", "/v1/admin/rules/r", "", 200),
