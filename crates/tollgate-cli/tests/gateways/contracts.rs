@@ -1,5 +1,7 @@
 //! Gateways that are not run here, by the requests that they send.
 
+use std::fmt::Write as _;
+
 use crate::harness::{Answer, Service, wait_for};
 use crate::setup::settings;
 
@@ -8,7 +10,7 @@ const PATH: &str = "/v1/forward-auth";
 fn ask(service: &Service, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
     let mut request = format!("{method} {path} HTTP/1.1\r\nhost: api.example\r\nconnection: close\r\n");
     for (name, value) in headers {
-        request.push_str(&format!("{name}: {value}\r\n"));
+        let _ = write!(request, "{name}: {value}\r\n");
     }
     service.raw(format!("{request}\r\n").as_bytes())
 }
