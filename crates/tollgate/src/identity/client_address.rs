@@ -71,7 +71,13 @@ impl ClientAddressPolicy {
         peer: IpAddr,
         values: impl IntoIterator<Item = &'h [u8]>,
     ) -> Result<IpAddr, AddressError> {
-        let _ = values.into_iter();
-        Ok(peer.to_canonical())
+        let mut client = peer.to_canonical();
+        let hops = values.into_iter().filter_map(|value| std::str::from_utf8(value).ok());
+        let hops: Vec<&str> = hops.flat_map(|value| value.split(',')).collect();
+        for hop in hops.iter().rev() {
+            let (true, Ok(hop)) = (self.trusts(client), hop.trim().parse::<IpAddr>()) else { break };
+            client = hop.to_canonical();
+        }
+        Ok(client)
     }
 }

@@ -12,7 +12,7 @@ use tollgate::config::values::{boolean, integer, span, text, word};
 use tollgate::config::{TableReader, Value, id, read_normalization, read_rules};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
-use tollgate::identity::{ClientAddressPolicy, Normalization};
+use tollgate::identity::{AddressSource, ClientAddressPolicy, Normalization};
 use tollgate::rules::{IPV6_PREFIX_DEFAULT, RuleSettings};
 use tollgate::{Algorithm, RuleSet};
 use tollgate_stores::redis::Secret;
@@ -66,7 +66,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         log,
         strict_checks: strict_checks.unwrap_or(false),
         rejects_unknown_tiers: identity.rejects_unknown_tiers,
-        client_address: ClientAddressPolicy::default(),
+        client_address: identity.client_address,
         client_ids: identity.client_ids,
         rules: rules?,
         normalization: identity.normalization,
@@ -364,6 +364,7 @@ struct Identity {
     default_tier: Option<Box<str>>,
     rejects_unknown_tiers: bool,
     client_ids: ClientIdSettings,
+    client_address: ClientAddressPolicy,
 }
 
 impl Default for Identity {
@@ -375,6 +376,7 @@ impl Default for Identity {
             default_tier: None,
             rejects_unknown_tiers: false,
             client_ids: ClientIdSettings::default(),
+            client_address: ClientAddressPolicy::default(),
         }
     }
 }
@@ -390,7 +392,10 @@ impl Identity {
 fn read_identity(fields: &mut TableReader<'_, '_>) -> Identity {
     let normalization = read_normalization(fields);
     let client_ids = client_ids::read(fields, normalization.ignore_path_case);
+    let trusted_proxies = fields.items("trusted_proxies", tollgate::config::network).unwrap_or_default();
+    let source = if trusted_proxies.is_empty() { AddressSource::Peer } else { AddressSource::XForwardedFor };
     Identity {
+        client_address: ClientAddressPolicy { source, trusted_proxies, depth: None },
         client_ids,
         ipv6_prefix: fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(IPV6_PREFIX_DEFAULT),
         nat64: fields.read("nat64", boolean).unwrap_or(false),
