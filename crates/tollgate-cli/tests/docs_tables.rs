@@ -19,7 +19,8 @@ fn read(file: &str) -> String {
 /// Described in docs/rules.md.
 const RULE_KEYS: [&str; 4] = ["rules", "tiers", "endpoints", "exemptions"];
 
-const LISTS_OF_TABLES: [&str; 2] = ["auth.callers", "identity.jwt"];
+/// Lists whose items are described key by key.
+const LISTS_OF_TABLES: [&str; 3] = ["auth.callers", "identity.jwt", "identity.login_endpoints"];
 
 /// Settings with their defaults, as in a table.
 type Settings = BTreeMap<String, String>;
@@ -70,6 +71,7 @@ fn documented() -> Settings {
     for line in read("docs/configuration.md").lines() {
         if let Some(title) = line.strip_prefix("## ") {
             let name = title.strip_prefix("`[").and_then(|rest| rest.strip_suffix("]`"));
+            // `[[section]]` has the keys of one item.
             let name = name.map(|name| name.trim_matches(['[', ']']));
             section = (title == "Top level").then(String::new).or_else(|| Some(format!("{}.", name?)));
         }

@@ -9,6 +9,7 @@
 //! - [`PostgresServer`], [`MariaDbServer`]: a server of one test; [`SharedPostgres`], [`SharedMariaDb`]: one for all tests,
 //!   each with a database of its own.
 //! - [`TlsProxy`]: nginx that terminates TLS in front of an HTTP server.
+//! - [`Gateway`]: nginx or Caddy that asks tollgate about each request; [`RecordingUpstream`]: what is behind it.
 //! - [`PrometheusServer`]: Prometheus that scrapes a service.
 //! - [`FaultProxy`]: a TCP proxy whose fault can be changed while connections are open.
 //! - [`free_port`], [`listen`], [`Certificates`], [`RespClient`]: building blocks.
@@ -48,6 +49,7 @@
 
 mod certificates;
 mod cluster;
+mod gateway;
 mod mariadb;
 mod poll;
 mod port;
@@ -55,6 +57,7 @@ mod postgres;
 mod process;
 mod prometheus;
 mod proxy;
+mod recording_upstream;
 mod redis;
 mod resp;
 mod sentinel;
@@ -64,12 +67,14 @@ mod tls_proxy;
 
 pub use certificates::{Certificates, Leaf};
 pub use cluster::{RedisCluster, SlotMigration, key_slot};
+pub use gateway::Gateway;
 pub use mariadb::{MariaDbServer, SharedMariaDb};
 pub use poll::{eventually, wait_until};
 pub use port::{free_port, listen};
 pub use postgres::{PostgresServer, SharedPostgres};
 pub use prometheus::PrometheusServer;
 pub use proxy::{Fault, FaultProxy};
+pub use recording_upstream::{RecordedRequest, RecordingUpstream};
 pub use redis::{RedisOptions, RedisServer};
 pub use resp::{Reply, RespClient};
 pub use sentinel::SentinelFleet;

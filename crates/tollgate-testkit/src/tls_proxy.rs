@@ -65,13 +65,13 @@ impl TlsProxy {
             let ports @ [port, redirecting_port] = [free_port(), free_port()];
             let text = configuration(server, certificates, ports, more);
             fs::write(folder.path().join("nginx.conf"), text).expect("the folder is writable");
-            Ok(Self { port, redirecting_port, _process: run(folder.path())?, _folder: folder })
+            Ok(Self { port, redirecting_port, _process: run_nginx(folder.path())?, _folder: folder })
         })
     }
 }
 
 /// Starts nginx with the configuration in `folder`. Fails with its log.
-fn run(folder: &Path) -> Result<Process, String> {
+pub(crate) fn run_nginx(folder: &Path) -> Result<Process, String> {
     let log = folder.join("error.log");
     // Debian installs it where only root's PATH finds it.
     let program = ["/usr/sbin/nginx"].into_iter().find(|path| Path::new(path).exists()).unwrap_or("nginx");

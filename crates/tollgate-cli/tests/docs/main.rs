@@ -44,6 +44,7 @@ pages! {
     configuration_page_runs => "docs/configuration.md",
     cookbook_page_runs => "docs/cookbook.md",
     database_page_runs => "docs/database.md",
+    gateways_page_runs => "docs/gateways.md",
     getting_started_page_runs => "docs/getting-started.md",
     glossary_page_runs => "docs/glossary.md",
     operations_page_runs => "docs/operations.md",

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use crate::harness::openapi_validator::{json_schema::Schemas, template};
 use crate::harness::{Service, description, wait_for};
 
+const FORWARD_AUTH: &str = "/v1/forward-auth";
+
 /// Every described operation.
 fn operations() -> BTreeSet<(String, String)> {
     let mut all = BTreeSet::new();
@@ -39,7 +41,7 @@ const EVERYTHING: &str = r#"{"rules":[{"name":"i","per":["user"],"limits":[{"req
     "limits":[{"user_id":"l","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}]}"#;
 
 /// One request for every operation, in an order in which each succeeds.
-const REQUESTS: [(&str, &str, &str, u16); 81] = [
+const REQUESTS: [(&str, &str, &str, u16); 82] = [
     ("POST", "/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x"}"#, 200),
     ("POST", "/v1/rate-limit/check", CHECK_BODY, 429),
     (
@@ -65,6 +67,7 @@ const REQUESTS: [(&str, &str, &str, u16); 81] = [
     ("POST", "/v1/admin/rules", RULE, 201),
     ("POST", "/v1/admin/rules", RULE, 409),
     ("POST", "/v1/admin/rules", SHORT, 201),
+    ("GET", "/v1/forward-auth?mode=nginx", "", 403),
     ("GET", "/v1/admin/rules?limit=1000&enabled=true", "", 200),
     ("GET", "/v1/admin/rules?limit=1001", "", 400),
     ("GET", "/v1/admin/rules/r", "", 200),
@@ -233,7 +236,8 @@ fn every_error_is_described() {
             ask(&path, "application/json", &bearer, &large);
         }
     }
-    for (method, path) in operations() {
+    // Forward-auth takes every method.
+    for (method, path) in operations().into_iter().filter(|(_, path)| path != FORWARD_AUTH) {
         let path = path.replace("{client}", "user:nobody").replace(['{', '}'], "");
         // Sequentially, until the auth throttle refuses to look at keys.
         for attempt in 0..2 {
@@ -359,7 +363,8 @@ fn every_example_request_is_accepted() {
     let key_id = service.admin("POST", "/v1/admin/keys", r#"{"name":"n"}"#).json()["id"].clone();
     let bearer = format!("Bearer {}", service.admin_key());
     let mut with_body = 0;
-    for (verb, path) in operations() {
+    // Forward-auth is for gateways only.
+    for (verb, path) in operations().into_iter().filter(|(_, path)| path != FORWARD_AUTH) {
         let operation = &description()["paths"][&path][verb.to_lowercase()];
         let send = |kind: &str, is_dry_run: bool, body: &str| {
             let target = prefilled(&path, operation, key_id.as_str().unwrap(), is_dry_run);

@@ -98,11 +98,6 @@ impl JwtError {
             JwtError::InvalidClaim { .. } => 11,
         }
     }
-
-    /// Its reason, as metrics show it.
-    pub(crate) fn reason(&self) -> &'static str {
-        Self::REASONS[self.index()]
-    }
 }
 
 /// Verifies tokens of the configured issuers (`[[identity.jwt]]`).

@@ -3,6 +3,7 @@
 //! There is no caller key: nginx and others cannot keep one apart from the client's. The credential is the connection, which must come
 //! from one of `identity.trusted_proxies`.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, StatusCode, header};
@@ -170,7 +171,8 @@ fn ascii_json(body: &[u8]) -> Option<String> {
             continue;
         }
         for unit in letter.encode_utf16(&mut [0; 2]) {
-            escaped.push_str(&format!("\\u{unit:04x}"));
+            // Writing to a string cannot fail.
+            let _ = write!(escaped, "\\u{unit:04x}");
         }
     }
     (escaped.len() <= BODY_HEADER_BYTES_MAX).then_some(escaped)
