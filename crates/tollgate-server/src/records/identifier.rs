@@ -11,7 +11,7 @@ use tollgate::{Client, Request};
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Identifier<'a> {
     pub(crate) client: Client<'a>,
-    ipv6_prefix: u8,
+    pub(crate) ipv6_prefix: u8,
 }
 
 impl<'a> Identifier<'a> {
