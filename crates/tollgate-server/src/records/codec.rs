@@ -304,7 +304,7 @@ pub(crate) fn has_texts(mut fields: &[u8], texts: [Option<&str>; 4]) -> bool {
         };
         match rest.split_at_checked(text.len()) {
             Some((bytes, rest)) if usize::from(length) == text.len() && bytes == text.as_bytes() => {
-                fields = rest
+                fields = rest;
             }
             _ => return false,
         }

@@ -121,8 +121,8 @@ impl KeyHeader {
             // Requests are bounded: no part is that long.
             u128::from(length.and_then(|length| u32::try_from(length).ok()).unwrap_or(u32::MAX))
         });
-        let header = u128::from(self.kind) | u128::from(self.ipv6_prefix) << 8;
-        (header | client << 32 | tenant << 64 | route << 96).to_le_bytes()
+        let header = u128::from(self.kind) | (u128::from(self.ipv6_prefix) << 8);
+        (header | (client << 32) | (tenant << 64) | (route << 96)).to_le_bytes()
     }
 
     /// The header and the parts of a key.
@@ -131,7 +131,7 @@ impl KeyHeader {
         let [kind, ipv6_prefix, ..] = *header;
         let header = u128::from_le_bytes(*header);
         let lengths = [32, 64, 96].map(|shift| {
-            let length = u32::try_from(header >> shift & u128::from(u32::MAX)).unwrap_or(u32::MAX);
+            let length = u32::try_from((header >> shift) & u128::from(u32::MAX)).unwrap_or(u32::MAX);
             Some(length as usize).filter(|_| length != u32::MAX)
         });
         let (client, rest) = rest.split_at_checked(lengths[0].unwrap_or(0))?;

@@ -120,7 +120,7 @@ mod tests {
         let requests = 10 * PENDING_MAX as u128 + 3;
         for number in 0..requests {
             // Seven clients in each shard.
-            let fingerprint = (number % SHARDS as u128) << 96 | number % 7;
+            let fingerprint = ((number % SHARDS as u128) << 96) | (number % 7);
             table.count(usize::try_from(number).unwrap(), fingerprint, &[], REQUEST);
         }
         let mut taken = 0;
