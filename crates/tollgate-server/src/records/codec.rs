@@ -3,8 +3,10 @@
 //! A row starts with its kind. Numbers are little-endian; a text is its length in two bytes and its bytes. Rows of an unknown kind or with
 //! missing bytes do not decode: a newer tollgate wrote them, or the file is damaged.
 
+use std::fmt;
 use std::io::Write as _;
 
+use bytes::Bytes;
 use tollgate_stores::sql::records::{DecisionKind, DecisionRow, LatencyHistogram, RollupRow, WindowRow};
 
 const DECISION: u8 = 1;
@@ -13,6 +15,23 @@ const ROLLUP: u8 = 3;
 /// The length of a text that is absent.
 const ABSENT: u16 = u16::MAX;
 const ABSENT_NUMBER: u64 = u64::MAX;
+
+/// A row of the spool of aggregates. Windows are many, and are decoded when those of a batch are added up.
+pub(crate) enum SpooledAggregate {
+    Window(SpooledWindow),
+    Rollup(Box<RollupRow>),
+}
+
+/// A window in its binary form, which was checked.
+pub(crate) struct SpooledWindow(Bytes);
+
+/// What a window row has beside its key.
+#[derive(Copy, Clone)]
+pub(crate) struct WindowSums {
+    pub(crate) allowed: u64,
+    pub(crate) refused: u64,
+    pub(crate) limit_value: Option<u64>,
+}
 
 /// A decoded row of the spool of aggregates.
 #[derive(Clone, Debug, PartialEq)]
@@ -194,6 +213,44 @@ fn read_decision(mut fields: RowReader<'_>) -> Result<DecisionRow, Damaged> {
     })
 }
 
+impl SpooledAggregate {
+    /// `None` if it is not a row.
+    pub(crate) fn new(row: &Bytes) -> Option<Self> {
+        match row.split_first()? {
+            (&WINDOW, _) => {
+                let window = SpooledWindow(row.clone());
+                let (_, key, _) = window.parts()?;
+                WindowKey::read(key)?;
+                Some(SpooledAggregate::Window(window))
+            }
+            (&ROLLUP, fields) => {
+                read_rollup(RowReader(fields)).map(Box::new).map(SpooledAggregate::Rollup).ok()
+            }
+            _ => None,
+        }
+    }
+}
+
+impl SpooledWindow {
+    /// The start in microseconds, the fields of the key, and the counts.
+    pub(crate) fn parts(&self) -> Option<(u64, &[u8], WindowSums)> {
+        let mut fields = RowReader(self.0.get(1..)?);
+        let start_micros = fields.number().ok()?;
+        let (allowed, refused) = (fields.number().ok()?, fields.number().ok()?);
+        let limit_value = fields.maybe_number().ok()?;
+        Some((start_micros, fields.0, WindowSums { allowed, refused, limit_value }))
+    }
+}
+
+impl fmt::Debug for SpooledAggregate {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpooledAggregate::Window(window) => decode_aggregate(&window.0).fmt(out),
+            SpooledAggregate::Rollup(row) => row.fmt(out),
+        }
+    }
+}
+
 /// A row of the spool of aggregates.
 pub(crate) fn decode_aggregate(row: &[u8]) -> Option<AggregateRow> {
     match row.split_first()? {
@@ -231,6 +288,28 @@ fn read_rollup(mut fields: RowReader<'_>) -> Result<RollupRow, Damaged> {
         region: fields.text()?,
         server_id: fields.text()?,
     })
+}
+
+/// Whether fields are exactly these texts, as [`RowWriter::maybe_text`] writes them.
+pub(crate) fn has_texts(mut fields: &[u8], texts: [Option<&str>; 4]) -> bool {
+    for text in texts {
+        let Some((length, rest)) = fields.split_first_chunk() else { return false };
+        let length = u16::from_le_bytes(*length);
+        let Some(text) = text else {
+            fields = rest;
+            if length == ABSENT {
+                continue;
+            }
+            return false;
+        };
+        match rest.split_at_checked(text.len()) {
+            Some((bytes, rest)) if usize::from(length) == text.len() && bytes == text.as_bytes() => {
+                fields = rest;
+            }
+            _ => return false,
+        }
+    }
+    fields.is_empty()
 }
 
 /// The key of a window record.

@@ -3,53 +3,87 @@
 //! A shard has two tables. Requests use one; the flusher exchanges it for the other, which is empty of counts, and reads the first one
 //! outside the lock. Both keep their keys, so a request of a known client allocates nothing and waits for no writer.
 
-use std::collections::{HashMap, hash_map};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry as TableEntry;
 use parking_lot::Mutex;
 
 /// Keys without counts stay this many flushes of their table.
 const IDLE_MAX: u8 = 30;
 
-/// A keyed 128-bit hash that stands for a key: nobody can construct two keys with the same one.
+/// A hash that stands for a key. Only the first half chooses the place in a table.
 pub(crate) type Fingerprint = u128;
 
-/// Counts of one key in one minute.
+/// Counts of one key in one minute, as they are kept: the smaller, the fewer cache misses.
 pub(crate) trait Counts: Default {
-    fn is_empty(&self) -> bool;
+    /// What the flusher gets.
+    type Taken;
+
+    /// Takes what was counted, if anything.
+    fn take(&mut self) -> Option<Self::Taken>;
+}
+
+/// A key to add to.
+pub(crate) struct DeltaKey<M, W> {
+    pub(crate) fingerprint: Fingerprint,
+    /// Whether fields with the same fingerprint are those of this key. Constant if nobody can construct two keys with one.
+    pub(crate) has_fields: M,
+    /// Writes the fields of a new key.
+    pub(crate) write_fields: W,
 }
 
 /// The counts since the last flush.
 pub(crate) struct DeltaTable<C> {
-    shards: Box<[Mutex<Entries<C>>]>,
+    shards: Box<[Mutex<Shard<C>>]>,
     /// Entries of a shard at most.
     entries_max: usize,
     /// Requests that were not counted because the table was full.
     dropped: AtomicU64,
 }
 
-type Entries<C> = HashMap<Fingerprint, Entry<C>, BuildHasherDefault<FingerprintHasher>>;
+/// The keys of a shard and their counts in two minutes, because a flush interval may contain the end of one.
+struct Shard<C> {
+    entries: HashTable<Entry<C>>,
+    /// By the `name` of an entry. Requests of known keys do not read them.
+    names: Vec<Name>,
+    /// Positions in `names` without an entry.
+    unused: Vec<u32>,
+    /// The last even and the last odd minute.
+    minutes: [u64; 2],
+}
 
-/// One key: its fields as they are written, and its counts in two minutes, because a flush interval may contain the end of one.
+/// What a request reads and changes: nothing else shares its cache line.
 struct Entry<C> {
+    fingerprint: [u8; 16],
+    name: u32,
+    minutes: [C; 2],
+}
+
+/// The fields of a key as they are written, for the flusher.
+struct Name {
     fields: Box<[u8]>,
     idle: u8,
-    minutes: [(u64, C); 2],
 }
 
 /// The table that the flusher exchanges with that of a shard.
-pub(crate) struct Spare<C>(Entries<C>);
+pub(crate) struct Spare<C>(Shard<C>);
 
 impl<C> Default for Spare<C> {
     fn default() -> Self {
-        Spare(HashMap::default())
+        Spare(Shard::default())
+    }
+}
+
+impl<C> Default for Shard<C> {
+    fn default() -> Self {
+        Shard { entries: HashTable::new(), names: Vec::new(), unused: Vec::new(), minutes: [0; 2] }
     }
 }
 
 impl<C: Counts> DeltaTable<C> {
     pub(crate) fn new(shards: usize, entries_max: usize) -> Self {
-        let shards = (0..shards).map(|_| Mutex::new(HashMap::default())).collect();
+        let shards = (0..shards).map(|_| Mutex::default()).collect();
         DeltaTable { shards, entries_max, dropped: AtomicU64::new(0) }
     }
 
@@ -57,37 +91,29 @@ impl<C: Counts> DeltaTable<C> {
         self.shards.len()
     }
 
-    /// Adds to the counts of a key in a minute. `fields` writes the key if it is new. False, and nothing is added, if the shard is full.
-    pub(crate) fn add(
-        &self,
-        shard: usize,
-        key: Fingerprint,
-        minute: u64,
-        fields: impl FnOnce(&mut Vec<u8>),
-        add: impl FnOnce(&mut C),
-    ) -> bool {
-        self.add_below(shard, self.entries_max, key, minute, fields, add)
+    /// Adds to the counts of several keys of a shard. What does not fit is counted as dropped.
+    pub(crate) fn add_all(&self, shard: usize, add: impl FnOnce(&mut LockedShard<'_, C>)) {
+        let shard = &mut *self.shards[shard].lock();
+        let mut locked = LockedShard { shard, entries_max: self.entries_max, dropped: 0 };
+        add(&mut locked);
+        if locked.dropped > 0 {
+            self.dropped.fetch_add(locked.dropped, Ordering::Relaxed);
+        }
     }
 
-    /// As [`add`](Self::add), but a new key needs a shard with fewer than `entries_max` entries.
+    /// Adds to the counts of a key in a minute. False if the key is new and the shard has `entries_max` entries, or if `add` returns
+    /// false because it added nothing.
     pub(crate) fn add_below(
         &self,
         shard: usize,
         entries_max: usize,
-        key: Fingerprint,
+        key: DeltaKey<impl Fn(&[u8]) -> bool, impl FnOnce(&mut Vec<u8>)>,
         minute: u64,
-        fields: impl FnOnce(&mut Vec<u8>),
-        add: impl FnOnce(&mut C),
+        add: impl FnOnce(&mut C) -> bool,
     ) -> bool {
-        let mut entries = self.shards[shard % self.shards.len()].lock();
-        let is_full = entries.len() >= entries_max;
-        let entry = match entries.entry(key) {
-            hash_map::Entry::Occupied(entry) => entry.into_mut(),
-            hash_map::Entry::Vacant(_) if is_full => return false,
-            hash_map::Entry::Vacant(entry) => entry.insert(Entry::new(fields)),
-        };
-        entry.add(minute, add);
-        true
+        let mut shard = self.shards[shard % self.shards.len()].lock();
+        let Some(counts) = shard.counts(entries_max, key, minute) else { return false };
+        add(counts)
     }
 
     /// Counts a request that has no place in the table.
@@ -100,58 +126,120 @@ impl<C: Counts> DeltaTable<C> {
     }
 
     /// Takes the counts of a shard: passes minute, fields and counts to `each`.
-    pub(crate) fn take(&self, shard: usize, spare: &mut Spare<C>, mut each: impl FnMut(u64, &[u8], &C)) {
+    pub(crate) fn take(&self, shard: usize, spare: &mut Spare<C>, each: impl FnMut(u64, &[u8], &C::Taken)) {
         std::mem::swap(&mut *self.shards[shard].lock(), &mut spare.0);
-        let entries = &mut spare.0;
         // So many keys seldom return within a second: remembering them costs more than it saves.
-        let keeps_keys = entries.len() <= self.entries_max / 4;
-        entries.retain(|_, entry| {
-            entry.idle = entry.idle.saturating_add(1);
-            for (minute, counts) in &mut entry.minutes {
-                if !counts.is_empty() {
-                    each(*minute, &entry.fields, counts);
-                    *counts = C::default();
-                    entry.idle = 0;
-                }
-            }
-            keeps_keys && entry.idle <= IDLE_MAX
-        });
+        let keeps_keys = spare.0.entries.len() <= self.entries_max / 4;
+        spare.0.take(keeps_keys, each);
         if !keeps_keys {
-            entries.shrink_to(self.entries_max / 4);
+            spare.0.forget_names(self.entries_max / 4);
         }
     }
 }
 
-impl<C: Counts> Entry<C> {
-    fn new(fields: impl FnOnce(&mut Vec<u8>)) -> Self {
-        let mut written = Vec::with_capacity(64);
-        fields(&mut written);
-        Entry { fields: written.into(), idle: 0, minutes: [(0, C::default()), (0, C::default())] }
-    }
+/// A shard while several keys are added to.
+pub(crate) struct LockedShard<'a, C> {
+    shard: &'a mut Shard<C>,
+    entries_max: usize,
+    dropped: u64,
+}
 
-    fn add(&mut self, minute: u64, add: impl FnOnce(&mut C)) {
-        let (of, counts) = &mut self.minutes[usize::from(minute % 2 == 1)];
-        // A flush that is a minute late counts older requests in this minute: they are not lost.
-        *of = minute;
-        add(counts);
+impl<C: Counts> LockedShard<'_, C> {
+    /// Adds to the counts of a key in a minute. `add` returns false if it added nothing.
+    pub(crate) fn add(
+        &mut self,
+        key: DeltaKey<impl Fn(&[u8]) -> bool, impl FnOnce(&mut Vec<u8>)>,
+        minute: u64,
+        add: impl FnOnce(&mut C) -> bool,
+    ) {
+        let is_added = self.shard.counts(self.entries_max, key, minute).is_some_and(add);
+        self.dropped += u64::from(!is_added);
     }
 }
 
-/// Takes the lower half of a fingerprint, which is a hash already.
-#[derive(Default)]
-pub(crate) struct FingerprintHasher(u64);
-
-impl Hasher for FingerprintHasher {
-    fn write(&mut self, _: &[u8]) {}
-
-    #[expect(clippy::cast_possible_truncation, reason = "any 64 bits of a fingerprint will do")]
-    fn write_u128(&mut self, fingerprint: u128) {
-        self.0 = fingerprint as u64;
+impl<C: Counts> Shard<C> {
+    /// The counts of a key in a minute; `None` if the key is new and the shard has `entries_max` entries.
+    fn counts(
+        &mut self,
+        entries_max: usize,
+        key: DeltaKey<impl Fn(&[u8]) -> bool, impl FnOnce(&mut Vec<u8>)>,
+        minute: u64,
+    ) -> Option<&mut C> {
+        let fingerprint = key.fingerprint.to_le_bytes();
+        let names = &mut self.names;
+        let is_full = self.entries.len() >= entries_max;
+        let is_key = |entry: &Entry<C>| {
+            entry.fingerprint == fingerprint && (key.has_fields)(&names[entry.name as usize].fields)
+        };
+        let entry = match self.entries.entry(table_hash(&fingerprint), is_key, Entry::table_hash) {
+            TableEntry::Occupied(entry) => entry.into_mut(),
+            TableEntry::Vacant(_) if is_full => return None,
+            TableEntry::Vacant(vacant) => {
+                let name = add_name(names, &mut self.unused, key.write_fields)?;
+                vacant.insert(Entry { fingerprint, name, minutes: [C::default(), C::default()] }).into_mut()
+            }
+        };
+        let parity = usize::from(minute % 2 == 1);
+        // A flush that is a minute late counts older requests in this minute: they are not lost.
+        self.minutes[parity] = minute;
+        Some(&mut entry.minutes[parity])
     }
 
-    fn finish(&self) -> u64 {
-        self.0
+    fn take(&mut self, keeps_keys: bool, mut each: impl FnMut(u64, &[u8], &C::Taken)) {
+        let Shard { entries, names, unused, minutes } = self;
+        entries.retain(|entry| {
+            let name = &mut names[entry.name as usize];
+            name.idle = name.idle.saturating_add(1);
+            for (minute, counts) in minutes.iter().zip(&mut entry.minutes) {
+                if let Some(taken) = counts.take() {
+                    each(*minute, &name.fields, &taken);
+                    name.idle = 0;
+                }
+            }
+            let is_kept = keeps_keys && name.idle <= IDLE_MAX;
+            if !is_kept {
+                name.fields = Box::default();
+                unused.push(entry.name);
+            }
+            is_kept
+        });
     }
+
+    /// Frees memory after all keys were removed.
+    fn forget_names(&mut self, capacity: usize) {
+        self.names.clear();
+        self.unused = Vec::new();
+        self.names.shrink_to(capacity);
+        self.entries.shrink_to(capacity, Entry::table_hash);
+    }
+}
+
+impl<C> Entry<C> {
+    fn table_hash(&self) -> u64 {
+        table_hash(&self.fingerprint)
+    }
+}
+
+/// Keeps the fields of a new key; returns their position.
+fn add_name(
+    names: &mut Vec<Name>,
+    unused: &mut Vec<u32>,
+    write_fields: impl FnOnce(&mut Vec<u8>),
+) -> Option<u32> {
+    let mut fields = Vec::with_capacity(64);
+    write_fields(&mut fields);
+    let name = Name { fields: fields.into(), idle: 0 };
+    if let Some(position) = unused.pop() {
+        names[position as usize] = name;
+        return Some(position);
+    }
+    names.push(name);
+    u32::try_from(names.len() - 1).ok()
+}
+
+/// The first half of a fingerprint, which is a hash already.
+fn table_hash(fingerprint: &[u8; 16]) -> u64 {
+    u64::from_le_bytes(*fingerprint.first_chunk().unwrap_or(&[0; 8]))
 }
 
 #[cfg(test)]
@@ -159,8 +247,10 @@ mod tests {
     use super::*;
 
     impl Counts for u64 {
-        fn is_empty(&self) -> bool {
-            *self == 0
+        type Taken = u64;
+
+        fn take(&mut self) -> Option<u64> {
+            Some(std::mem::take(self)).filter(|count| *count > 0)
         }
     }
 
@@ -174,7 +264,15 @@ mod tests {
     }
 
     fn add(table: &DeltaTable<u64>, key: u8, minute: u64) -> bool {
-        table.add(0, u128::from(key), minute, |out| out.push(key), |count| *count += 1)
+        let key = DeltaKey {
+            fingerprint: u128::from(key % 4),
+            has_fields: |fields: &[u8]| fields == [key],
+            write_fields: |out: &mut Vec<u8>| out.push(key),
+        };
+        table.add_below(0, table.entries_max, key, minute, |count| {
+            *count += 1;
+            true
+        })
     }
 
     #[test]
@@ -187,6 +285,32 @@ mod tests {
         assert!(taken(&table, &mut spare).is_empty());
         assert!(add(&table, 1, 9));
         assert_eq!(taken(&table, &mut spare), [(9, vec![1], 1)]);
+    }
+
+    #[test]
+    fn keys_with_one_fingerprint_are_counted_apart() {
+        let (table, mut spare) = (DeltaTable::new(1, 10), Spare::default());
+        assert!(add(&table, 1, 7) && add(&table, 5, 7) && add(&table, 5, 7));
+        assert_eq!(taken(&table, &mut spare), [(7, vec![1], 1), (7, vec![5], 2)]);
+    }
+
+    #[test]
+    fn forgotten_keys_leave_their_place_to_others() {
+        let (table, mut spare) = (DeltaTable::new(1, 8), Spare::default());
+        for round in 0..200 {
+            assert!(add(&table, round, 7));
+            assert_eq!(taken(&table, &mut spare), [(7, vec![round], 1)]);
+            for _ in 0..2 * usize::from(IDLE_MAX) + 4 {
+                taken(&table, &mut spare);
+            }
+        }
+        assert!(spare.0.names.len() <= 2);
+        // More than a quarter of the entries.
+        (0..4).for_each(|key| assert!(add(&table, key, 7)));
+        assert_eq!(taken(&table, &mut spare).len(), 4);
+        assert!(spare.0.entries.is_empty() && spare.0.names.is_empty());
+        (0..4).for_each(|key| assert!(add(&table, key, 7)));
+        assert_eq!(taken(&table, &mut spare).len(), 4);
     }
 
     #[test]
@@ -204,7 +328,7 @@ mod tests {
         for _ in 0..2 * usize::from(IDLE_MAX) + 4 {
             taken(&table, &mut spare);
         }
-        assert!(table.shards[0].lock().is_empty() && spare.0.is_empty());
+        assert!(table.shards[0].lock().entries.is_empty() && spare.0.entries.is_empty());
     }
 
     #[test]

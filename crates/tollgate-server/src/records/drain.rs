@@ -222,8 +222,8 @@ impl<S: BatchSink> Drain<S> {
 /// Splits a batch at rows that cannot be decoded.
 fn decode<S: BatchSink>(sink: &S, batch: &Batch) -> DecodedBatch<S::Row> {
     let mut pieces: Vec<Piece<S::Row>> = Vec::new();
-    for (number, bytes) in (batch.range.first..).zip(batch.rows()) {
-        match (sink.decode(bytes), pieces.last_mut()) {
+    for (number, bytes) in (batch.range.first..).zip(batch.shared_rows()) {
+        match (sink.decode(&bytes), pieces.last_mut()) {
             (Some(row), Some(Piece::Rows { rows, .. })) => rows.push(row),
             (Some(row), _) => pieces.push(Piece::Rows { first: number, rows: vec![row] }),
             (None, _) => pieces.push(Piece::Undecodable { number, bytes: bytes.to_vec() }),

@@ -1,15 +1,17 @@
 //! The thread that takes what the recorder collected and appends it to the spools.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+
 use super::codec::{RowWriter, WindowKey, rule_of};
 use super::delta_table::Spare;
-use super::recorder::{BusyUsers, MICROS_PER_MINUTE, Recorder, RollupCounts, WindowCounts};
+use super::recorder::{BusyUsers, MICROS_PER_MINUTE, Recorder, RollupCounts, WindowDelta};
 use super::row_buffer::{Rows, SHARDS};
 use super::spool::SpoolWriter;
 use super::top::RequestCounts;
@@ -59,7 +61,7 @@ pub(crate) struct Flusher {
     clock: Clock,
     rows: Rows,
     frame: Rows,
-    windows: Vec<Spare<WindowCounts>>,
+    windows: Vec<Spare<WindowDelta>>,
     rollups: Vec<Spare<RollupCounts>>,
     minute: u64,
     requests_by_user: HashMap<u64, u64>,
@@ -228,7 +230,9 @@ fn append(spool: &mut SpoolWriter, frame: &mut Rows) {
 fn count_user(users: &mut HashMap<u64, u64>, busy: &BusyUsers, client: &WindowKey<'_>, requests: u64) {
     let Some(user) = client.identifier.strip_prefix("user:") else { return };
     let hash = busy.hash(client.tenant, user);
-    if users.len() < COUNTED_USERS_MAX || users.contains_key(&hash) {
-        *users.entry(hash).or_insert(0) += requests;
+    let is_full = users.len() >= COUNTED_USERS_MAX;
+    match users.entry(hash) {
+        Entry::Vacant(_) if is_full => {}
+        entry => *entry.or_insert(0) += requests,
     }
 }

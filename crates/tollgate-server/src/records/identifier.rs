@@ -11,7 +11,7 @@ use tollgate::{Client, Request};
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Identifier<'a> {
     pub(crate) client: Client<'a>,
-    prefixes: IpPrefixes,
+    pub(crate) prefixes: IpPrefixes,
 }
 
 impl<'a> Identifier<'a> {

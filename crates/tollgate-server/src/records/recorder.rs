@@ -3,23 +3,27 @@
 //! [`Recorder::offer`] runs while a request waits. It encodes and counts in memory; the flusher (`flusher.rs`) takes the result from
 //! there. For a known client it allocates nothing, and no lock is held while something is written.
 
-use std::cell::RefCell;
-use std::hash::{BuildHasher, Hasher as _};
-use std::net::IpAddr;
+mod counts;
+mod key;
+mod windows;
+
+use std::hash::BuildHasher;
 use std::sync::OnceLock;
 use std::thread::Thread;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hashbrown::{DefaultHashBuilder, HashSet};
-use siphasher::sip128::{Hasher128, SipHasher13};
 use tollgate::headers::retry_after_secs;
 use tollgate::rules::SampleRate;
-use tollgate::{Answer, ApiKey, Client, Decision, Id, Method, Request, RuleSet, Seed};
-use tollgate_stores::sql::records::{DecisionKind, LatencyHistogram};
+use tollgate::{Answer, ApiKey, Client, Decision, Id, Method, Request, RuleSet};
+use tollgate_stores::sql::records::DecisionKind;
 
-use super::codec::RowWriter;
-use super::delta_table::{Counts, DeltaTable, Fingerprint};
+pub(super) use self::counts::{RollupCounts, WindowDelta};
+use self::key::KeyHashing;
+use self::windows::{CountedRequest, WindowTable};
+use super::codec::{RowWriter, has_texts};
+use super::delta_table::{DeltaKey, DeltaTable};
 use super::identifier::Identifier;
 use super::routes::{OTHER, Routes};
 use super::row_buffer::{RowBuffer, shard_of_thread};
@@ -28,9 +32,6 @@ use super::top::Top;
 use crate::config::settings::ServerSettings;
 
 pub(super) const MICROS_PER_MINUTE: u64 = 60_000_000;
-const WINDOW_SHARDS: usize = 32;
-/// Clients × routes per second. Requests of others are counted as dropped.
-const WINDOWS_MAX: usize = 262_144;
 const ROLLUP_SHARDS: usize = 4;
 /// Routes × rules × tenants per shard. Others are counted under the route [`OTHER`].
 const ROLLUPS_MAX: usize = 2_048;
@@ -49,13 +50,13 @@ pub(crate) struct RecordedCheck<'a> {
 /// What waits for the flusher.
 pub(crate) struct Recorder {
     pub(super) log: RowBuffer,
-    pub(super) windows: DeltaTable<WindowCounts>,
+    pub(super) windows: WindowTable,
     pub(super) rollups: DeltaTable<RollupCounts>,
     pub(super) node: NodeNames,
     pub(crate) top: Top,
     routes: Routes,
     busy_users: ArcSwap<BusyUsers>,
-    hashing: SipHasher13,
+    hashing: KeyHashing,
     sample_allowed: SampleRate,
     /// Whether nodes share the counters, so that there are decisions without a call to a server.
     shares_counters: bool,
@@ -82,37 +83,6 @@ pub(super) struct BusyUsers {
     pub(super) users: HashSet<u64>,
 }
 
-/// Requests of one client on one route.
-#[derive(Default)]
-pub(super) struct WindowCounts {
-    pub(super) allowed: u64,
-    pub(super) refused: u64,
-    pub(super) limit: Option<u32>,
-}
-
-/// Requests on one route, decided by one rule.
-#[derive(Default)]
-pub(super) struct RollupCounts {
-    pub(super) allowed: u64,
-    pub(super) throttled: u64,
-    pub(super) blocked: u64,
-    pub(super) cache_hits: u64,
-    pub(super) cache_misses: u64,
-    pub(super) latency: LatencyHistogram,
-}
-
-impl Counts for WindowCounts {
-    fn is_empty(&self) -> bool {
-        self.allowed + self.refused == 0
-    }
-}
-
-impl Counts for RollupCounts {
-    fn is_empty(&self) -> bool {
-        self.allowed + self.throttled + self.blocked == 0
-    }
-}
-
 impl BusyUsers {
     /// The hash of a user in its tenant.
     pub(super) fn hash(&self, tenant: Option<&str>, user: &str) -> u64 {
@@ -129,13 +99,13 @@ impl Recorder {
     ) -> Self {
         let recorder = Recorder {
             log: RowBuffer::default(),
-            windows: DeltaTable::new(WINDOW_SHARDS, WINDOWS_MAX / WINDOW_SHARDS),
+            windows: WindowTable::new(),
             rollups: DeltaTable::new(ROLLUP_SHARDS, ROLLUPS_MAX),
             node,
             top: Top::default(),
             routes: Routes::default(),
             busy_users: ArcSwap::default(),
-            hashing: SipHasher13::new_with_key(&Seed::random().0),
+            hashing: KeyHashing::new(),
             sample_allowed,
             shares_counters,
             flusher: OnceLock::new(),
@@ -210,25 +180,10 @@ impl Recorder {
         minute: u64,
     ) {
         let tenant = check.request.tenant.map(Id::as_str);
-        let key = self.fingerprint(|key| {
-            push_client(key, identifier);
-            push_part(key, tenant);
-            push_part(key, Some(route));
-        });
-        let fields = |out: &mut Vec<u8>| {
-            RowWriter::fields(out).display(identifier).maybe_text(tenant).text(route);
-        };
         let limit = check.decision.binding().map(|report| report.requests);
-        let add = |counts: &mut WindowCounts| {
-            let is_allowed = kind == DecisionKind::Allowed;
-            counts.allowed += u64::from(is_allowed);
-            counts.refused += u64::from(!is_allowed);
-            counts.limit = limit.or(counts.limit);
-        };
-        let shard = usize::try_from(key >> 96).unwrap_or(0);
-        if !self.windows.add(shard, key, minute, fields, add) {
-            self.windows.count_dropped();
-        }
+        self.hashing.with_window(identifier, tenant, route, |fingerprint, key| {
+            self.windows.count(shard_of_thread(), fingerprint, key, CountedRequest { minute, kind, limit });
+        });
     }
 
     fn count_rollup(&self, check: &RecordedCheck<'_>, kind: DecisionKind, route: &str, minute: u64) {
@@ -248,39 +203,27 @@ impl Recorder {
             counts.cache_hits += u64::from(counts_cache && !decision.asked_server);
             counts.cache_misses += u64::from(counts_cache && decision.asked_server);
             counts.latency.record(micros(*latency));
+            true
         };
         let shard = shard_of_thread();
-        let counted = |[route, rule, tenant, user]: [Option<&str>; 4], entries_max: usize| {
-            let key = self.fingerprint(|key| {
-                for part in [route, rule, tenant, user] {
-                    push_part(key, part);
-                }
-            });
-            let fields = |out: &mut Vec<u8>| {
-                let mut fields = RowWriter::fields(out);
-                fields.text(route.unwrap_or(OTHER)).maybe_text(rule).maybe_text(tenant).maybe_text(user);
+        let counted = |texts: [Option<&str>; 4], entries_max: usize| {
+            let key = DeltaKey {
+                fingerprint: self.hashing.rollup(texts),
+                has_fields: |fields: &[u8]| has_texts(fields, texts),
+                write_fields: |out: &mut Vec<u8>| {
+                    let mut fields = RowWriter::fields(out);
+                    for text in texts {
+                        fields.maybe_text(text);
+                    }
+                },
             };
-            self.rollups.add_below(shard, entries_max, key, minute, fields, add)
+            self.rollups.add_below(shard, entries_max, key, minute, add)
         };
         let is_counted = counted([Some(route), rule, tenant, user], ROLLUPS_MAX - OTHER_ROLLUPS_MAX)
             || counted([Some(OTHER), rule, None, None], ROLLUPS_MAX);
         if !is_counted {
             self.rollups.count_dropped();
         }
-    }
-
-    /// The hash of what `push` writes.
-    fn fingerprint(&self, push: impl FnOnce(&mut Vec<u8>)) -> Fingerprint {
-        thread_local! {
-            static KEY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-        }
-        KEY.with_borrow_mut(|key| {
-            key.clear();
-            push(key);
-            let mut hasher = self.hashing;
-            hasher.write(key);
-            hasher.finish128().as_u128()
-        })
     }
 
     /// Writes a row of the decision log; `codec::decode_decision` reads it.
@@ -358,29 +301,6 @@ fn response_status(decision: &Decision) -> u16 {
 
 fn micros(latency: Duration) -> u64 {
     u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Appends a client, cheaper than its display form.
-fn push_client(key: &mut Vec<u8>, identifier: Identifier<'_>) {
-    match identifier.client {
-        Client::User(id) => push_tagged(key, b'u', id.as_str().as_bytes()),
-        Client::Login(id) => push_tagged(key, b'l', id.as_str().as_bytes()),
-        Client::Tenant(id) => push_tagged(key, b't', id.as_str().as_bytes()),
-        Client::Ip(IpAddr::V4(ip)) => push_tagged(key, b'4', &ip.octets()),
-        Client::Ip(IpAddr::V6(ip)) => push_tagged(key, b'6', &ip.octets()),
-        client @ Client::ApiKey(_) => push_tagged(key, b'k', client.to_string().as_bytes()),
-    }
-}
-
-fn push_part(key: &mut Vec<u8>, part: Option<&str>) {
-    push_tagged(key, u8::from(part.is_some()), part.unwrap_or_default().as_bytes());
-}
-
-/// Appends a tag, the length and the bytes, so that different lists of parts differ.
-fn push_tagged(key: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
-    key.push(tag);
-    key.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
-    key.extend_from_slice(bytes);
 }
 
 #[cfg(test)]

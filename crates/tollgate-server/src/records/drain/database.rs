@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use hashbrown::HashMap;
 use tokio::sync::OnceCell;
 use tollgate_stores::sql::records::{
     DecisionRow, RecordsDatabase, RollupRow, RowRange, SourceId, Stored, WindowRow,
@@ -9,7 +11,7 @@ use tollgate_stores::sql::records::{
 use tollgate_stores::sql::{DatabaseError, SqlSettings};
 
 use super::sink::{BatchSink, SinkError};
-use crate::records::codec::{AggregateRow, decode_aggregate, decode_decision};
+use crate::records::codec::{SpooledAggregate, SpooledWindow, WindowKey, WindowSums, decode_decision};
 
 /// The database of records, once it was reached.
 #[derive(Debug)]
@@ -45,7 +47,7 @@ pub(crate) struct DecisionSink(pub(crate) Arc<RecordsConnection>);
 impl BatchSink for DecisionSink {
     type Row = DecisionRow;
 
-    fn decode(&self, row: &[u8]) -> Option<DecisionRow> {
+    fn decode(&self, row: &Bytes) -> Option<DecisionRow> {
         decode_decision(row)
     }
 
@@ -70,10 +72,10 @@ impl BatchSink for DecisionSink {
 pub(crate) struct AggregateSink(pub(crate) Arc<RecordsConnection>);
 
 impl BatchSink for AggregateSink {
-    type Row = AggregateRow;
+    type Row = SpooledAggregate;
 
-    fn decode(&self, row: &[u8]) -> Option<AggregateRow> {
-        decode_aggregate(row)
+    fn decode(&self, row: &Bytes) -> Option<SpooledAggregate> {
+        SpooledAggregate::new(row)
     }
 
     async fn prepare(&self) -> Result<(), SinkError> {
@@ -84,7 +86,7 @@ impl BatchSink for AggregateSink {
         Ok(self.0.connect().await?.position(source).await?)
     }
 
-    async fn store(&self, range: &RowRange, rows: &[AggregateRow]) -> Result<(), SinkError> {
+    async fn store(&self, range: &RowRange, rows: &[SpooledAggregate]) -> Result<(), SinkError> {
         let (windows, rollups) = split(rows);
         stored(self.0.connect().await?.store_aggregates(range, &windows, &rollups).await)
     }
@@ -94,15 +96,47 @@ impl BatchSink for AggregateSink {
     }
 }
 
-fn split(rows: &[AggregateRow]) -> (Vec<WindowRow>, Vec<RollupRow>) {
-    let (mut windows, mut rollups) = (Vec::new(), Vec::new());
+fn split(rows: &[SpooledAggregate]) -> (Vec<WindowRow>, Vec<RollupRow>) {
+    let (mut windows, mut rollups) = (WindowMerge::default(), Vec::new());
     for row in rows {
         match row {
-            AggregateRow::Window(row) => windows.push(row.clone()),
-            AggregateRow::Rollup(row) => rollups.push(RollupRow::clone(row)),
+            SpooledAggregate::Window(window) => windows.add(window),
+            SpooledAggregate::Rollup(row) => rollups.push(RollupRow::clone(row)),
         }
     }
-    (windows, rollups)
+    (windows.rows(), rollups)
+}
+
+/// Adds up the deltas of windows by their bytes: a batch has several of each client.
+#[derive(Default)]
+struct WindowMerge<'a>(HashMap<(u64, &'a [u8]), WindowSums>);
+
+impl<'a> WindowMerge<'a> {
+    fn add(&mut self, window: &'a SpooledWindow) {
+        let Some((start_micros, key, more)) = window.parts() else { return };
+        let add = |sums: &mut WindowSums| {
+            sums.allowed = sums.allowed.saturating_add(more.allowed);
+            sums.refused = sums.refused.saturating_add(more.refused);
+            sums.limit_value = more.limit_value.or(sums.limit_value);
+        };
+        self.0.entry((start_micros, key)).and_modify(add).or_insert(more);
+    }
+
+    fn rows(self) -> Vec<WindowRow> {
+        let row = |((start_micros, key), sums): ((u64, &[u8]), WindowSums)| {
+            let key = WindowKey::read(key)?;
+            Some(WindowRow {
+                start_micros,
+                identifier: key.identifier.to_owned(),
+                tenant: key.tenant.map(ToOwned::to_owned),
+                route: key.route.to_owned(),
+                allowed: sums.allowed,
+                refused: sums.refused,
+                limit_value: sums.limit_value,
+            })
+        };
+        self.0.into_iter().filter_map(row).collect()
+    }
 }
 
 /// Stored now or before: the database has the rows.

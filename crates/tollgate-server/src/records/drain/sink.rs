@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use bytes::Bytes;
 use tollgate_stores::sql::records::{RowRange, SourceId};
 
 /// Decodes and stores batches of rows.
@@ -9,8 +10,8 @@ pub(crate) trait BatchSink: Send + Sync + 'static {
     /// A decoded row.
     type Row: fmt::Debug + Send + Sync + 'static;
 
-    /// A row of the spool; `None` if it is not one.
-    fn decode(&self, row: &[u8]) -> Option<Self::Row>;
+    /// A row of the spool, which shares the memory of its batch; `None` if it is not one.
+    fn decode(&self, row: &Bytes) -> Option<Self::Row>;
 
     /// Connects, and brings the schema up to date. Called until it succeeds, before anything else.
     fn prepare(&self) -> impl Future<Output = Result<(), SinkError>> + Send;

@@ -46,7 +46,7 @@ impl Fixture {
 
     fn windows(&self) -> Vec<WindowRow> {
         let (mut spare, mut windows) = (Spare::default(), Vec::new());
-        for shard in 0..WINDOW_SHARDS {
+        for shard in 0..self.recorder.windows.shards() {
             self.recorder.windows.take(shard, &mut spare, |minute, fields, counts| {
                 let mut row = Vec::new();
                 let limit = counts.limit.map(u64::from);

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 
+use bytes::Bytes;
 use tollgate_stores::sql::records::{RowRange, SourceId};
 use tracing::warn;
 
@@ -14,18 +15,23 @@ use super::segments::{Segment, Segments, SpoolWatch};
 pub(crate) struct Batch {
     /// The rows.
     pub(crate) range: RowRange,
-    payload: Vec<u8>,
+    payload: Bytes,
 }
 
 impl Batch {
     /// The bytes of each row.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &[u8]> {
-        let mut rest = self.payload.as_slice();
+        let mut rest = &*self.payload;
         std::iter::from_fn(move || {
             let (row, after) = split_row(rest)?;
             rest = after;
             Some(row)
         })
+    }
+
+    /// As [`rows`](Self::rows), without copies of their bytes.
+    pub(crate) fn shared_rows(&self) -> impl Iterator<Item = Bytes> {
+        self.rows().map(|row| self.payload.slice_ref(row))
     }
 }
 
@@ -60,20 +66,20 @@ struct Frame {
 
 impl Frame {
     /// Moves rows to the batch, within its limits. At least one, if the batch is empty.
-    fn move_rows(&mut self, batch: &mut Batch, rows_max: u64, bytes_max: usize) {
+    fn move_rows(&mut self, range: &mut RowRange, payload: &mut Vec<u8>, rows_max: u64, bytes_max: usize) {
         let start = self.offset;
-        let room = bytes_max.saturating_sub(batch.payload.len());
+        let room = bytes_max.saturating_sub(payload.len());
         while let Some((row, _)) = split_row(&self.payload[self.offset..]) {
             let end = self.offset + 4 + row.len();
-            let is_first = batch.range.first == batch.range.end;
-            if !is_first && (batch.range.end - batch.range.first >= rows_max || end - start > room) {
+            let is_first = range.first == range.end;
+            if !is_first && (range.end - range.first >= rows_max || end - start > room) {
                 break;
             }
             self.offset = end;
-            batch.range.end += 1;
+            range.end += 1;
         }
-        batch.payload.extend_from_slice(&self.payload[start..self.offset]);
-        self.range.first = batch.range.end;
+        payload.extend_from_slice(&self.payload[start..self.offset]);
+        self.range.first = range.end;
     }
 }
 
@@ -96,21 +102,21 @@ impl SpoolReader {
             return Ok(None);
         }
         let Some(frame) = &self.frame else { return Ok(None) };
-        let range = RowRange { end: frame.range.first, ..frame.range };
-        let mut batch = Batch { range, payload: Vec::new() };
+        let mut range = RowRange { end: frame.range.first, ..frame.range };
+        let mut payload = Vec::new();
         // An error after the first frame is reported by the next call.
         while self.read_frame().unwrap_or(false) {
             let Some(frame) = self.frame.as_mut() else { break };
-            if frame.range.source != batch.range.source || frame.range.first != batch.range.end {
+            if frame.range.source != range.source || frame.range.first != range.end {
                 break;
             }
-            frame.move_rows(&mut batch, rows_max as u64, bytes_max);
+            frame.move_rows(&mut range, &mut payload, rows_max as u64, bytes_max);
             if frame.range.first < frame.range.end {
                 break;
             }
             self.frame = None;
         }
-        Ok(Some(batch))
+        Ok(Some(Batch { range, payload: payload.into() }))
     }
 
     /// The rows up to the end of the range are stored: they are not needed any more.

@@ -1,8 +1,5 @@
 //! Requests per client, route and minute: `rate_limit_records`.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-
 use super::decisions::maybe_int;
 use super::key_hash::key_hash;
 use super::rows::WindowRow;
@@ -12,7 +9,6 @@ use crate::sql::engine::{Transaction, to_i64};
 use crate::sql::error::DatabaseError;
 use crate::sql::migrations::now_micros;
 use crate::sql::query::{Query, Value};
-use crate::sql::settings::Engine;
 
 const CHUNK_ROWS: usize = 500;
 /// The columns that are times, which come first.
@@ -33,50 +29,65 @@ type Key = (u64, [u8; 16]);
 pub(super) async fn add(transaction: &mut Transaction, rows: &[WindowRow]) -> Result<(), DatabaseError> {
     let engine = transaction.engine();
     let now = time_text(engine, u64::try_from(now_micros()).unwrap_or(0))?;
-    let merged = merge(rows);
-    let rows: Vec<(&Key, &WindowRow)> = merged.iter().collect();
-    for piece in rows.chunks(CHUNK_ROWS) {
-        let values: Result<Vec<_>, _> =
-            piece.iter().map(|(key, row)| values(engine, key, row, &now)).collect();
-        let mut upsert = Query::new(INSERT);
-        push_rows(&mut upsert, engine, TIMES, values?);
-        upsert.push(ADD);
-        transaction.execute(&upsert).await?;
+    let sums = merge(rows);
+    for minute in sums.chunk_by(|one, next| one.key.0 == next.key.0) {
+        let Some(WindowSum { key: (start, _), .. }) = minute.first() else { continue };
+        let end = time_text(engine, start.saturating_add(MINUTE_MICROS))?;
+        let times = [time_text(engine, *start)?, end, now.clone()];
+        for piece in minute.chunks(CHUNK_ROWS) {
+            let values: Result<Vec<_>, _> = piece.iter().map(|sum| values(sum, &times)).collect();
+            let mut upsert = Query::new(INSERT);
+            push_rows(&mut upsert, engine, TIMES, values?);
+            upsert.push(ADD);
+            transaction.execute(&upsert).await?;
+        }
     }
     Ok(())
 }
 
-/// One delta per window: a statement must not change a row twice.
-fn merge(rows: &[WindowRow]) -> BTreeMap<Key, WindowRow> {
-    let mut merged = BTreeMap::new();
-    for row in rows {
-        let hash = key_hash(&[row.tenant.as_deref(), Some(&row.identifier), Some(&row.route)]);
-        match merged.entry((row.start_micros, hash)) {
-            Entry::Vacant(entry) => {
-                entry.insert(row.clone());
-            }
-            Entry::Occupied(mut entry) => {
-                let sum = entry.get_mut();
-                sum.allowed = sum.allowed.saturating_add(row.allowed);
-                sum.refused = sum.refused.saturating_add(row.refused);
-                sum.limit_value = row.limit_value.or(sum.limit_value);
-            }
-        }
-    }
-    merged
+/// The deltas of one window, added up.
+struct WindowSum<'a> {
+    key: Key,
+    /// The first of them.
+    row: &'a WindowRow,
+    allowed: u64,
+    refused: u64,
+    limit_value: Option<u64>,
 }
 
-fn values<'a>(
-    engine: Engine,
-    key: &'a Key,
-    row: &'a WindowRow,
-    now: &'a str,
-) -> Result<Vec<Value<'a>>, DatabaseError> {
+impl<'a> WindowSum<'a> {
+    fn new(row: &'a WindowRow) -> Self {
+        let hash = key_hash(&[row.tenant.as_deref(), Some(&row.identifier), Some(&row.route)]);
+        let WindowRow { start_micros, allowed, refused, limit_value, .. } = *row;
+        WindowSum { key: (start_micros, hash), row, allowed, refused, limit_value }
+    }
+}
+
+/// One delta per window, by key: a statement must not change a row twice.
+fn merge(rows: &[WindowRow]) -> Vec<WindowSum<'_>> {
+    let mut sums: Vec<WindowSum<'_>> = rows.iter().map(WindowSum::new).collect();
+    // Stable: the last limit of a window stays the last.
+    sums.sort_by_key(|sum| sum.key);
+    sums.dedup_by(|next, sum| {
+        let is_same = next.key == sum.key;
+        if is_same {
+            sum.allowed = sum.allowed.saturating_add(next.allowed);
+            sum.refused = sum.refused.saturating_add(next.refused);
+            sum.limit_value = next.limit_value.or(sum.limit_value);
+        }
+        is_same
+    });
+    sums
+}
+
+fn values<'a>(sum: &'a WindowSum<'a>, times: &'a [String; 3]) -> Result<Vec<Value<'a>>, DatabaseError> {
+    let WindowSum { key, row, allowed, refused, limit_value } = sum;
+    let [start, end, now] = times.each_ref().map(String::as_str);
     let mut fit = Fit::default();
     let text = |text| Value::Text(Some(text));
     Ok(vec![
-        time_text(engine, row.start_micros)?.into(),
-        time_text(engine, row.start_micros.saturating_add(MINUTE_MICROS))?.into(),
+        start.into(),
+        end.into(),
         now.into(),
         now.into(),
         key.1.as_slice().into(),
@@ -84,9 +95,9 @@ fn values<'a>(
         text(fit.text(&row.identifier, width::IDENTIFIER)),
         "minute".into(),
         text(fit.text(&row.route, width::ENDPOINT)),
-        to_i64(row.allowed.saturating_add(row.refused), "request_count")?.into(),
-        to_i64(row.allowed, "allowed")?.into(),
-        to_i64(row.refused, "refused")?.into(),
-        maybe_int(row.limit_value, "limit_value")?,
+        to_i64(allowed.saturating_add(*refused), "request_count")?.into(),
+        to_i64(*allowed, "allowed")?.into(),
+        to_i64(*refused, "refused")?.into(),
+        maybe_int(*limit_value, "limit_value")?,
     ])
 }

@@ -112,7 +112,7 @@ impl State {
 impl BatchSink for FakeSink {
     type Row = String;
 
-    fn decode(&self, row: &[u8]) -> Option<String> {
+    fn decode(&self, row: &bytes::Bytes) -> Option<String> {
         String::from_utf8(row.to_vec()).ok().filter(|text| !text.contains("garbage"))
     }
 

@@ -67,18 +67,19 @@ pub(super) async fn clients(
     let mut transaction = pool.begin_snapshot().await?;
     allow_large_groups(&mut transaction).await?;
     let mut statement = Statement::new(transaction.engine(), "SELECT r.tenant, r.identifier, ");
-    statement.sum("r.allowed").push(", ").sum("r.refused").push(" FROM rate_limit_records r WHERE 1 = 1");
+    statement.sum_in_group("r.allowed").push(", ").sum_in_group("r.refused");
+    statement.push(" FROM rate_limit_records r WHERE 1 = 1");
     filter.push(&mut statement, &windows::COLUMNS)?;
-    statement.push(match by {
+    if by == RankedBy::Refused {
+        statement.push(" AND r.refused > 0");
+    }
+    statement.push(" GROUP BY r.tenant, r.identifier ORDER BY ");
+    if by == RankedBy::Requests {
         // Not SUM(r.request_count): a third sum takes a fifth of the time.
-        RankedBy::Requests => {
-            " GROUP BY r.tenant, r.identifier ORDER BY SUM(r.allowed) + SUM(r.refused) DESC"
-        }
-        RankedBy::Refused => {
-            " AND r.refused > 0 GROUP BY r.tenant, r.identifier ORDER BY SUM(r.refused) DESC"
-        }
-    });
-    statement.push(", r.identifier, r.tenant LIMIT ").bind(count_max);
+        statement.raw_sum_in_group("r.allowed").push(" + ");
+    }
+    statement.raw_sum_in_group("r.refused");
+    statement.push(" DESC, r.identifier, r.tenant LIMIT ").bind(count_max);
     let rows = statement.rows(&mut transaction).await?;
     transaction.rollback().await?;
     let client = |row: &Row| {
@@ -147,14 +148,13 @@ pub(super) async fn violations(
     let mut transaction = pool.begin_snapshot().await?;
     allow_large_groups(&mut transaction).await?;
     let mut statement = Statement::new(transaction.engine(), "SELECT r.tenant, r.identifier, r.route_path, ");
-    statement.sum("r.allowed").push(", ").sum("r.refused");
+    statement.sum_in_group("r.allowed").push(", ").sum_in_group("r.refused");
     statement.push(", COUNT(*), MAX(r.limit_value), ").time("MAX(r.window_start)");
     statement.push(" FROM rate_limit_records r WHERE r.refused > 0");
     filter.push(&mut statement, &windows::COLUMNS)?;
     statement.push(" GROUP BY r.tenant, r.identifier, r.route_path");
-    statement
-        .push(" ORDER BY SUM(r.refused) DESC, r.identifier, r.route_path, r.tenant LIMIT ")
-        .bind(count_max);
+    statement.push(" ORDER BY ").raw_sum_in_group("r.refused");
+    statement.push(" DESC, r.identifier, r.route_path, r.tenant LIMIT ").bind(count_max);
     let rows = statement.rows(&mut transaction).await?;
     transaction.rollback().await?;
     let violation = |row: &Row| {
