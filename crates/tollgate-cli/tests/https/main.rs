@@ -1,5 +1,6 @@
 //! The commands against a service behind TLS: nginx with test certificates.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+#![allow(clippy::unnecessary_debug_formatting)] // quotes paths for TOML
 
 mod client_certificates;
 #[path = "../service/harness.rs"]

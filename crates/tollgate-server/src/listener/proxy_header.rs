@@ -81,14 +81,12 @@ fn header_bytes(header: &[u8], arrived: &[u8]) -> Result<usize, ProxyHeaderError
 
 /// Whether nothing more belongs to the header, so that waiting for it would never end.
 fn is_complete(header: &[u8]) -> bool {
-    match header {
-        [b'P', ..] => header.ends_with(b"\n"),
-        _ => {
-            let length = header.get(V2_FIXED_BYTES - 2..V2_FIXED_BYTES);
-            let length = length.map(|bytes| usize::from(bytes[0]) << 8 | usize::from(bytes[1]));
-            length.is_some_and(|length| header.len() >= V2_FIXED_BYTES + length)
-        }
+    if header.starts_with(&V1_START[..1]) {
+        return header.ends_with(b"\n");
     }
+    let length = header.get(V2_FIXED_BYTES - 2..V2_FIXED_BYTES);
+    let length = length.map(|bytes| usize::from(bytes[0]) << 8 | usize::from(bytes[1]));
+    length.is_some_and(|length| header.len() >= V2_FIXED_BYTES + length)
 }
 
 fn parse(header: &[u8]) -> Result<Parsed, ProxyHeaderError> {
