@@ -301,6 +301,7 @@ impl Decider {
             cost: 0,
             effect: Effect::Enforce,
             leases: true,
+            refundable: false,
         };
         let settle = LeaseRequest { want: 0, nodes: 1, settle: Some(settlement), ..LeaseRequest::default() };
         let now = Timestamp::from(SystemTime::now());

@@ -28,8 +28,16 @@ impl Single {
 
     fn ask(&self, cost: u32, now: i128, dry_run: bool) -> Verdict {
         let (subject, counter, effect) = (Subject(1), CounterId(2), Effect::Enforce);
-        let charge =
-            Charge { subject, counter, rule: "single", limit: &self.limit, cost, effect, leases: true };
+        let charge = Charge {
+            subject,
+            counter,
+            rule: "single",
+            limit: &self.limit,
+            cost,
+            effect,
+            leases: true,
+            refundable: false,
+        };
         let charges = Charges { charges: [charge].into_iter().collect(), dry_run, ..Charges::default() };
         self.store.charge_all_now(&charges, Timestamp::from_micros(u64::try_from(now).unwrap())).verdicts[0]
     }

@@ -11,7 +11,7 @@ fn limit() -> Limit {
 
 fn charge(limit: &Limit) -> Charge<'_> {
     let (subject, counter, effect) = (Subject(1), CounterId(2), Effect::Enforce);
-    Charge { subject, counter, rule: "r", limit, cost: 1, effect, leases: true }
+    Charge { subject, counter, rule: "r", limit, cost: 1, effect, leases: true, refundable: false }
 }
 
 fn admitted(remaining: u32) -> Verdict {
