@@ -98,7 +98,10 @@ fn read_across_tenants(
 fn read_refund_policy(fields: &mut TableReader<'_, '_>, action: Option<Action>) -> RefundPolicy {
     let only_failures = fields.read("count", word(&[("always", false), ("on_failure", true)]));
     let only_failures = only_failures.unwrap_or(false);
-    let statuses = some_of(fields, "refund_statuses", status_pattern);
+    if fields.has_empty_list("refund_statuses") {
+        fields.report("refund_statuses", "must not be empty: leave it out to refund nothing".to_owned());
+    }
+    let statuses = fields.items("refund_statuses", status_pattern).unwrap_or_default();
     for key in ["count", "refund_statuses"] {
         if fields.has(key) && action.is_some_and(|action| !action.limits()) {
             fields.report(key, "needs a rule with limits".to_owned());
