@@ -174,10 +174,10 @@ impl CounterStore for &Shared {
     }
 
     async fn refund(&self, refunds: &[Refund<'_>], now: Timestamp) -> RefundOutcomes {
-        match self.down.load(Ordering::Relaxed) {
-            true => refunds.iter().map(|_| RefundOutcome::Lost).collect(),
-            false => self.counters.refund_now(refunds, now),
+        if self.down.load(Ordering::Relaxed) {
+            return refunds.iter().map(|_| RefundOutcome::Lost).collect();
         }
+        self.counters.refund_now(refunds, now)
     }
 
     fn nodes(&self) -> NonZeroU32 {

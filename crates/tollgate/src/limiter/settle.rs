@@ -48,6 +48,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
 
 impl<R: RecordSink> Limiter<MemoryCounters, R> {
     /// [`Limiter::settle`] without a future: memory counters never wait.
+    #[expect(clippy::needless_pass_by_value, reason = "a receipt is settled once")]
     pub fn settle_now(&self, receipt: Receipt, status: u16, now: Timestamp) -> Settlement {
         let sorted = self.sort_refunds(&receipt, status, now);
         let outcomes = self.counters.refund_now(&sorted.to_store, now);

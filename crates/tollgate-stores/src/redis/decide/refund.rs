@@ -3,6 +3,7 @@
 //! The script takes a charge back by its mark, if its counter is still of the same generation and in the same window. A refund
 //! is sent once, within the time of a decision; without a reply it is lost, and the charge stays counted.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use futures_util::future::join_all;
@@ -28,7 +29,7 @@ impl Decider {
         now: Timestamp,
         started: Instant,
     ) -> RefundOutcomes {
-        let failovers = self.failovers.load(std::sync::atomic::Ordering::Relaxed);
+        let failovers = self.failovers.load(Ordering::Relaxed);
         let mut outcomes: RefundOutcomes = smallvec![RefundOutcome::Dropped; refunds.len()];
         let mut groups = SmallVec::new();
         for (position, refund) in refunds.iter().enumerate() {
@@ -52,7 +53,9 @@ impl Decider {
         }
         // Also if a reply was lost: the charge may have been taken back.
         if let Some(refusals) = &self.refusals {
-            refunds.iter().for_each(|refund| refusals.invalidate_counter(&refund.charge));
+            for refund in refunds {
+                refusals.invalidate_counter(&refund.charge);
+            }
         }
         outcomes
     }

@@ -158,7 +158,7 @@ pub fn concurrent_refunds_never_over_admit<H: Harness>(harness: &H) {
         let caller = |caller: usize| {
             (0..20)
                 .filter(|turn| match take(harness, &tested, 1) {
-                    Some(mark) if (turn + caller) % 3 > 0 => {
+                    Some(mark) if !(turn + caller).is_multiple_of(3) => {
                         give_back(harness, &tested, 1, mark) != RefundOutcome::Refunded
                     }
                     mark => mark.is_some(),

@@ -4,6 +4,7 @@
 //! counts. What was reconciled meanwhile stays counted in the store, which has no mark of it.
 
 use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -35,7 +36,7 @@ pub(super) fn combine(shares: &ChargeMarks, unreconciled: ChargeMarks, nodes: No
 impl Fallback {
     /// Takes back a charge of the fallback.
     pub(crate) fn refund(&self, charge: &Charge<'_>, mark: FallbackMark, now: Timestamp) -> RefundOutcome {
-        let divided_alike = self.nodes.load(std::sync::atomic::Ordering::Relaxed) == mark.nodes.get();
+        let divided_alike = self.nodes.load(Ordering::Relaxed) == mark.nodes.get();
         if let Some(unreconciled) = mark.unreconciled.filter(|_| divided_alike) {
             let limit = self.with_shared_refill(charge.limit);
             let charge = Charge { limit: limit.as_ref().unwrap_or(charge.limit), ..*charge };
