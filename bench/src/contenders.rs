@@ -98,6 +98,7 @@ impl Contender for Store {
             cost: 1,
             effect: Effect::Enforce,
             leases: true,
+            refundable: false,
         });
         self.counters.charge_all_now(&charges, self.clock.now()).admitted(&charges)
     }

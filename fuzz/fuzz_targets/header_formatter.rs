@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use tollgate::headers::{HeaderProfile, for_each};
 use tollgate::identity::Dimension;
-use tollgate::rules::{Action, Matcher, Response, RuleCost, RuleLimit};
+use tollgate::rules::{Action, Matcher, RefundPolicy, Response, RuleCost, RuleLimit};
 use tollgate::{
     Algorithm, Endpoint, Limit, Limiter, MemoryCounters, Request, Rule, RuleSet, Span, Timestamp, Window,
 };
@@ -28,6 +28,7 @@ fuzz_target!(|data: Input| {
         action: Action::Reject,
         cost: RuleCost::default(),
         across_tenants: false,
+        refund_policy: RefundPolicy::default(),
         leases: true,
         sample_allowed: None,
         on_store_failure: None,

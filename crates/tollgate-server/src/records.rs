@@ -22,7 +22,7 @@ pub(crate) mod usage;
 use std::sync::Arc;
 
 use tollgate::RuleSet;
-use tollgate::record::{Record, RecordSink};
+use tollgate::record::{Record, RecordSink, RefundRecord};
 
 use self::metrics::Metrics;
 use self::pipeline::RecordStats;
@@ -77,5 +77,9 @@ impl RecordSink for Records {
         self.usage.offer(record);
         self.traffic_sample.offer(record);
         self.refusal_log.offer(record);
+    }
+
+    fn refunded(&self, refund: &RefundRecord<'_>) {
+        self.metrics.refunded(refund);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::num::NonZeroU32;
 
-use tollgate::counters::{Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts};
+use tollgate::counters::{
+    Charges, CounterAdmin, CounterStore, PenalizedClient, Refund, RefundOutcomes, StoreError, Verdicts,
+};
 use tollgate::{MemoryCounters, Timestamp};
 
 use crate::redis::{RedisCounters, ServerStats};
@@ -113,6 +115,10 @@ impl CounterStore for Counters {
             Counters::Memory(memory) => Ok(memory.charge_all_now(charges, now)),
             Counters::Redis(redis) => Box::pin(redis.charge_all(charges, now)).await,
         }
+    }
+
+    async fn refund(&self, refunds: &[Refund<'_>], now: Timestamp) -> RefundOutcomes {
+        on_either!(self, store => store.refund(refunds, now))
     }
 
     fn nodes(&self) -> NonZeroU32 {

@@ -29,7 +29,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::join;
 use tokio::task::JoinSet;
 use tollgate::Timestamp;
-use tollgate::counters::{Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts};
+use tollgate::counters::{
+    Charges, CounterAdmin, CounterStore, PenalizedClient, Refund, RefundOutcomes, StoreError, Verdicts,
+};
 
 pub use self::connection::server::ServerStats;
 pub use self::fleet::Fleet;
@@ -286,6 +288,10 @@ impl RedisCounters {
 impl CounterStore for RedisCounters {
     async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
         self.charge_all_timed(charges, now).await.map(|(verdicts, _)| verdicts)
+    }
+
+    async fn refund(&self, refunds: &[Refund<'_>], now: Timestamp) -> RefundOutcomes {
+        self.0.decider.refund(refunds, now, Instant::now()).await
     }
 
     /// Nodes with a heartbeat in the last seconds, including this one.

@@ -101,6 +101,50 @@ pub fn evaluate(limit: &Limit, state: Option<CounterState>, cost: u32, now: Time
     }
 }
 
+/// A charge that was admitted earlier.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct AdmittedCharge {
+    /// The units that it took.
+    pub cost: u32,
+    /// When the counter was to be restored in full after it: `now` of the charge plus `reset_after` of its verdict.
+    pub restored_at: Timestamp,
+    /// Units of a bucket that the charge does not owe although `restored_at` suggests it: what refunds have taken since, and
+    /// what `restored_at` was rounded up by ([`bucket::rounded_up`]).
+    pub not_owed: u64,
+}
+
+/// A state without an earlier charge.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct RefundedState {
+    /// The new state.
+    pub state: CounterState,
+    /// What the refund took from the debt of a bucket, for [`AdmittedCharge::not_owed`] of other charges.
+    pub debt: u64,
+}
+
+/// Takes back a charge from a counter. `None` if it does not certainly count any more: its window ended, or its bucket
+/// may have been empty since. The limit must be the one by which it was charged. The log has a state of its own, see
+/// [`sliding_window_log`].
+pub fn refund(
+    limit: &Limit,
+    state: CounterState,
+    charge: AdmittedCharge,
+    now: Timestamp,
+) -> Option<RefundedState> {
+    let window = |state| RefundedState { state, debt: 0 };
+    match limit.algorithm() {
+        Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
+            bucket::refund(limit, state, charge, now)
+        }
+        Algorithm::SlidingWindowCounter => {
+            sliding_window_counter::refund(limit, state, charge, now).map(window)
+        }
+        Algorithm::FixedWindow | Algorithm::SlidingWindowLog => {
+            fixed_window::refund(limit, state, charge, now).map(window)
+        }
+    }
+}
+
 /// Moves a state that a wrong clock wrote from the future to `now`, keeping what was used. `None` if it need not move.
 ///
 /// A state may be slightly ahead of the caller's clock; each algorithm then assumes that no time has passed. A state

@@ -4,8 +4,10 @@
 pub mod conformance;
 pub(crate) mod fallback;
 pub mod memory;
+mod refund;
 
 pub use self::fallback::ReconcileStatus;
+pub use self::refund::{ChargeMark, ChargeMarks, Refund, RefundOutcome, RefundOutcomes};
 
 #[cfg(any(test, feature = "test-util"))]
 #[doc(inline)]
@@ -46,6 +48,8 @@ pub struct Charge<'a> {
     pub effect: Effect,
     /// Whether nodes may lease units of this counter in advance.
     pub leases: bool,
+    /// Whether the charge may be refunded later: the store returns a mark of it. A refundable charge is never leased.
+    pub refundable: bool,
 }
 
 /// The effect of a limit's refusal on the request.
@@ -106,6 +110,8 @@ pub struct Verdicts {
     /// Whether a server shared with other nodes gave these verdicts just now. The limiter remembers them in case the
     /// server becomes unreachable. A store in memory, or one that answers from a cache, leaves it `false`.
     pub shared: bool,
+    /// The marks of refundable charges that were taken. `None` if there are none, which allocates nothing.
+    pub marks: Option<Box<ChargeMarks>>,
 }
 
 impl Verdicts {
@@ -147,6 +153,16 @@ pub trait CounterStore: Send + Sync {
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send;
+
+    /// Takes back charges that were admitted earlier, each by its mark. Returns one outcome per refund, in the same order.
+    ///
+    /// - A charge is taken back only as far as it certainly still counts: in the same window, from the part of a bucket that
+    ///   time has not refilled, as an entry of the log, and not after a reset. Otherwise it is dropped.
+    /// - It never admits more: a refund leaves at least what would be counted without the charge.
+    /// - It is sent once. A refund without a reply is lost, which only counts too much.
+    fn refund(&self, refunds: &[Refund<'_>], _now: Timestamp) -> impl Future<Output = RefundOutcomes> + Send {
+        ready(refunds.iter().map(|_| RefundOutcome::Dropped).collect())
+    }
 
     /// The number of nodes that share these counters. While the store is unreachable, each admits its share of a limit.
     fn nodes(&self) -> NonZeroU32 {

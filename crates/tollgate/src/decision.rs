@@ -7,6 +7,7 @@ use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charge, Effect, StoreError, Verdicts};
 use crate::identity::Client;
 use crate::limit::{Algorithm, Window};
+use crate::receipt::{self, Receipt, ReceiptCharges};
 use crate::rules::{ChargePlan, EvaluationEnd, OnStoreFailure, Rule, RuleSet, Snapshot, namespace};
 use crate::time::{Span, Timestamp};
 
@@ -33,6 +34,8 @@ pub struct Decision {
     pub asked_server: bool,
     /// Whether the shared counters reject our calls: nothing is admitted until an operator fixes the configuration.
     pub misconfigured: bool,
+    /// The charges that may be refunded. Absent for rules without refunds.
+    receipt: Option<Box<ReceiptCharges>>,
 }
 
 /// Whether a request may pass.
@@ -126,6 +129,7 @@ pub(crate) struct Draft {
     degraded: bool,
     asked_server: bool,
     misconfigured: bool,
+    receipt: Option<Box<ReceiptCharges>>,
 }
 
 /// What decided a request, if no limit did.
@@ -160,7 +164,8 @@ impl Draft {
             _ => Decider::Limits,
         };
         let asked_server = verdicts.shared;
-        Draft { reports, binding, asked_server, ..Draft::new(answer, decided_by) }
+        let receipt = verdicts.marks.as_ref().and_then(|marks| receipt::of_store(plan, marks));
+        Draft { reports, binding, asked_server, receipt, ..Draft::new(answer, decided_by) }
     }
 
     /// The decision about a client in cooldown: refused until the cooldown has ended and every limit admits.
@@ -216,6 +221,7 @@ impl Draft {
             degraded: false,
             asked_server: false,
             misconfigured: false,
+            receipt: None,
         }
     }
 
@@ -243,24 +249,24 @@ impl Draft {
         self
     }
 
-    pub(crate) fn degraded(self) -> Self {
-        Draft { degraded: true, ..self }
+    /// A decision of the fallback, with the charges that it can refund.
+    pub(crate) fn degraded(self, receipt: Option<Box<ReceiptCharges>>) -> Self {
+        Draft { degraded: true, receipt, ..self }
     }
 
     pub(crate) fn complete(self, rules: Snapshot, now: Timestamp) -> Decision {
-        let Draft { answer, reports, binding, decided_by, cooldown, degraded, asked_server, misconfigured } =
-            self;
         let mut decision = Decision {
             rules,
-            answer,
-            reports,
-            binding,
-            decided_by,
-            cooldown,
+            answer: self.answer,
+            reports: self.reports,
+            binding: self.binding,
+            decided_by: self.decided_by,
+            cooldown: self.cooldown,
             now,
-            degraded,
-            asked_server,
-            misconfigured,
+            degraded: self.degraded,
+            asked_server: self.asked_server,
+            misconfigured: self.misconfigured,
+            receipt: self.receipt,
         };
         decision.raise_to_floor();
         decision
@@ -331,6 +337,15 @@ impl Decision {
     /// Whether the request may pass.
     pub const fn admits(&self) -> bool {
         matches!(self.answer, Answer::Admit { .. })
+    }
+
+    /// Takes the receipt for charges that may be refunded once the response is known ([`Limiter::settle`]). `None` if no rule
+    /// of the decision refunds, or the receipt was taken already.
+    ///
+    /// [`Limiter::settle`]: crate::Limiter::settle
+    pub fn take_receipt(&mut self) -> Option<Receipt> {
+        let charges = *self.receipt.take()?;
+        Some(Receipt { rules: self.rules.to_arc(), charges })
     }
 
     /// The limit that decided: the refusing one with the longest wait, or, if all admit, the one with the least left.

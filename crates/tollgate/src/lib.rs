@@ -31,6 +31,7 @@ pub mod decision; // what the client is answered
 pub mod explain; // why a decision is what it is
 pub mod headers; // rate-limit response headers
 pub mod inspect; // what the counters of a client hold
+mod receipt; // what a refund needs once the response is known
 pub mod record; // decisions for metrics and usage
 
 mod mutex; // the mutex of the memory counters, or that of loom
@@ -43,7 +44,8 @@ pub use self::decision::{Answer, Decision, Refusal};
 pub use self::endpoint::Endpoint;
 pub use self::identity::{ApiKey, Client, Id, Request, Seed};
 pub use self::limit::{Algorithm, Limit, LimitError, LimitOverride, Window};
-pub use self::limiter::{Limiter, LimiterSnapshot, Reset};
+pub use self::limiter::{Limiter, LimiterSnapshot, Reset, Settlement};
 pub use self::method::Method;
+pub use self::receipt::Receipt;
 pub use self::rules::{Rule, RuleSet};
 pub use self::time::{Span, Timestamp};

@@ -1,6 +1,7 @@
 //! The limiter decides requests against the rule set in force.
 //!
 //! - `check`: the steps of one decision, in order
+//! - `settle`: refunds once the response is known
 //! - `snapshot`: one or more calls against the same rule set
 //! - `explain`, `inspect`: why a decision came out as it did, and what the counters of a client hold
 //! - `reset`, `set_override`: changes to the counters and limits of one client
@@ -12,11 +13,13 @@ mod inspect;
 mod reconcile;
 mod reset;
 mod set_override;
+mod settle;
 mod snapshot;
 
 use std::sync::Arc;
 
 pub use self::reset::Reset;
+pub use self::settle::Settlement;
 pub use self::snapshot::LimiterSnapshot;
 use crate::accounts::Accounts;
 use crate::counters::fallback::Fallback;

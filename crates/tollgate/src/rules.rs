@@ -8,6 +8,7 @@ pub mod overrides;
 pub mod pattern;
 pub mod pattern_index;
 mod plan;
+mod refund_policy;
 mod resolve;
 mod rule;
 mod sample_rate;
@@ -16,6 +17,7 @@ mod stricter;
 
 pub use self::plan::{CHARGES_MAX, OVERRIDE_NAMES, RuleOutcome};
 pub(crate) use self::plan::{ChargePlan, EvaluationEnd, namespace};
+pub use self::refund_policy::{RefundPolicy, StatusPattern};
 pub use self::rule::{
     Action, DEFAULT_RULE, Matcher, Mismatch, OnStoreFailure, Response, Rule, RuleCost, RuleLimit,
 };

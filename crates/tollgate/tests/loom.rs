@@ -37,6 +37,7 @@ fn charges<'a>(limit: &'a Limit, subjects: &[Subject], cost: u32) -> Charges<'a>
         cost,
         effect: Effect::Enforce,
         leases: true,
+        refundable: false,
     };
     Charges { charges: subjects.iter().map(one).collect(), ..Charges::default() }
 }

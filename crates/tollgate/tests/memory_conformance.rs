@@ -8,7 +8,8 @@ mod own_clock {
 
     use tollgate::counters::conformance::Harness;
     use tollgate::counters::{
-        Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts, memory::MemoryCounters,
+        Charges, CounterAdmin, CounterStore, PenalizedClient, Refund, RefundOutcomes, StoreError, Verdicts,
+        memory::MemoryCounters,
     };
     use tollgate::{Span, Timestamp};
 
@@ -27,6 +28,10 @@ mod own_clock {
     impl CounterStore for OwnClock {
         async fn charge_all(&self, charges: &Charges<'_>, _: Timestamp) -> Result<Verdicts, StoreError> {
             self.counters.charge_all(charges, self.tick()).await
+        }
+
+        async fn refund(&self, refunds: &[Refund<'_>], _: Timestamp) -> RefundOutcomes {
+            self.counters.refund(refunds, self.tick()).await
         }
     }
 

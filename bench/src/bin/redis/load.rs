@@ -44,6 +44,7 @@ impl Limits {
             cost: 1,
             effect: Effect::Enforce,
             leases: true,
+            refundable: false,
         };
         Charges { charges: self.0.iter().enumerate().map(charge).collect(), ..Charges::default() }
     }

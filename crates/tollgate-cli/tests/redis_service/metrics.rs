@@ -52,7 +52,7 @@ fn families(text: &str) -> BTreeMap<String, Family> {
 fn exported() -> BTreeMap<String, Family> {
     let redis = RedisServer::start();
     let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
-    let service = service(3, &counters, "action = \"log_only\"");
+    let service = service(3, &counters, "action = \"log_only\"\ncount = \"on_failure\"");
     wait_for("what the server says of itself, and what the rule would refuse", || {
         check(&service, "alice");
         let text = service.get("/metrics").text;

@@ -28,7 +28,13 @@ pub(crate) struct RuleInput {
     limits: LimitsInput,
     /// What a request is charged: a factor of its cost (1 to 1,000,000, default 1), or `descriptor:<name>`.
     cost: Option<CostInput>,
-    /// Whether nodes may lease units of hot counters in advance.
+    /// Which requests count: `always` (default), or `on_failure`: a request is refunded if its response has a status below
+    /// 400. For surfaces that report the response.
+    count: Option<String>,
+    /// Statuses whose requests are refunded: numbers from 200 to 599 and classes such as `5xx`. Not with
+    /// `count = "on_failure"`.
+    refund_statuses: Option<Vec<StatusInput>>,
+    /// Whether nodes may lease units of hot counters in advance. Rules that refund are never leased.
     leases: Option<bool>,
     /// Behaviour while the counters are unreachable: `local`, `open` or `closed`.
     on_store_failure: Option<String>,
@@ -214,6 +220,15 @@ pub(crate) enum Length {
 pub(crate) enum CostInput {
     Factor(u32),
     Descriptor(String),
+}
+
+/// A status, or a class of statuses.
+#[derive(ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "describes what the parser accepts")]
+pub(crate) enum StatusInput {
+    Status(u16),
+    Class(String),
 }
 
 /// A share from 0 to 1, or `all`.

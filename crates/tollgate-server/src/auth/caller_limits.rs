@@ -89,7 +89,7 @@ impl CallerLimiter {
         let (effect, leases) = (Effect::Enforce, false);
         let charges = self.limits.iter().map(|rule_limit| {
             let RuleLimit { limit, counter } = rule_limit;
-            Charge { subject, counter: *counter, rule: "", limit, cost, effect, leases }
+            Charge { subject, counter: *counter, rule: "", limit, cost, effect, leases, refundable: false }
         });
         let tenant = self.usage.addresses().filter(|_| matches!(client, Client::Ip(_)));
         Charges { charges: charges.collect(), tenant, ..Charges::default() }

@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value as Json, json};
 use tollgate::calendar::CalendarUnit;
-use tollgate::rules::{Action, Matcher, OnStoreFailure, Response, RuleCost, SampleRate};
+use tollgate::rules::{
+    Action, Matcher, OnStoreFailure, RefundPolicy, Response, RuleCost, SampleRate, StatusPattern,
+};
 use tollgate::{Algorithm, Limit, Rule, Span, Window};
 
 const PRIORITY_DEFAULT: u32 = 100;
@@ -20,6 +22,8 @@ pub(crate) fn definition(rule: &Rule) -> Map<String, Json> {
     put_limits(&mut all, rule);
     put(&mut all, "cost", cost(&rule.cost));
     put(&mut all, "across_tenants", Some(true).filter(|_| rule.across_tenants));
+    put(&mut all, "count", Some("on_failure").filter(|_| rule.refund_policy == RefundPolicy::OnSuccess));
+    put(&mut all, "refund_statuses", refund_statuses(&rule.refund_policy));
     put(&mut all, "leases", Some(false).filter(|_| !rule.leases));
     put(&mut all, "on_store_failure", rule.on_store_failure.map(OnStoreFailure::as_str));
     put(&mut all, "sample_allowed", rule.sample_allowed.map(SampleRate::share));
@@ -35,6 +39,16 @@ fn cost(cost: &RuleCost) -> Option<Json> {
         RuleCost::Times(factor) => Some(json!(factor)),
         descriptor @ RuleCost::Descriptor(_) => Some(json!(descriptor.to_string())),
     }
+}
+
+/// The statuses as they are written; `None` if the rule lists none.
+fn refund_statuses(policy: &RefundPolicy) -> Option<Json> {
+    let RefundPolicy::Statuses(patterns) = policy else { return None };
+    let written = |pattern: &StatusPattern| match pattern {
+        StatusPattern::Status(status) => json!(status),
+        class @ StatusPattern::Class(_) => json!(class.to_string()),
+    };
+    Some(patterns.iter().map(written).collect())
 }
 
 fn put_limits(all: &mut Map<String, Json>, rule: &Rule) {

@@ -21,7 +21,7 @@ use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::{Metric, Registry};
 use tollgate::RuleSet;
-use tollgate::record::{Record, RecordSink};
+use tollgate::record::{Record, RecordSink, RefundRecord};
 
 use self::collector::Collector;
 use self::latency::DurationHistogram;
@@ -118,6 +118,11 @@ impl Metrics {
             verdicts: register(all, "rule_verdicts", help),
             degraded: register(all, "degraded_decisions", "Decisions made while Redis was unreachable"),
             shadow_refusals: register(all, "shadow_refusals", "Refusals that log_only rules would have made"),
+            refunds: register(
+                all,
+                "refunds",
+                "Refunds of each rule: refunded, dropped (no longer counted) or lost",
+            ),
         };
         let keys_refused: Series<ReasonLabel, Counter> =
             register(all, "keys_refused", "Checks refused because of an invalid client API key");
@@ -213,6 +218,10 @@ impl RecordSink for Metrics {
             // A client in cooldown is refused whatever its limits say.
             in_force.count_verdicts(decision);
         }
+    }
+
+    fn refunded(&self, refund: &RefundRecord<'_>) {
+        self.in_force.load().count_refund(refund);
     }
 }
 

@@ -4,10 +4,11 @@ pub(crate) mod join_state;
 pub(crate) mod lease_use;
 pub(crate) mod multi_shard;
 pub(crate) mod penalty_list;
+pub(crate) mod refund;
 pub(crate) mod refusal_cache;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
@@ -56,6 +57,8 @@ pub(crate) struct Decider {
     pub(super) clock_offset: AtomicI64,
     /// Charges decided, by whatever means.
     pub(super) charges: AtomicU64,
+    /// How often replicas took over, which may not know of earlier charges.
+    failovers: AtomicU32,
 }
 
 /// The charges of one decision that go to one shard.
@@ -89,6 +92,7 @@ impl Decider {
             timeout: settings.timeout,
             clock_offset: AtomicI64::new(0),
             charges: AtomicU64::new(0),
+            failovers: AtomicU32::new(0),
             shards,
             join_state,
             background,
@@ -121,6 +125,7 @@ impl Decider {
         // The rest is charged by one script call per shard.
         let deadline = started + self.timeout;
         let groups = self.route(charges, &lease_use.served_by);
+        let failovers = self.failovers.load(Ordering::Relaxed);
         let replies = self.call_shards(&groups, charges, &lease_use.served_by, now, deadline).await;
         lease_use.apply_grants(&groups, &replies, started);
         let decided_at = replies.iter().flatten().map(|reply| reply.now).max().unwrap_or(now);
@@ -148,6 +153,7 @@ impl Decider {
         let admitted = verdicts.admitted(charges);
         if admitted {
             lease_use.confirm();
+            verdicts.marks = refund::marks(&groups, charges, &replies, failovers);
         } else {
             lease_use.add_put_back(&mut verdicts);
         }
@@ -185,11 +191,12 @@ impl Decider {
         deadline: Instant,
     ) -> Replies {
         let plain = if groups.len() > 1 { Extra::Refundable } else { Extra::None };
-        let extra = |served_by: &ServedBy| match served_by {
+        let extra = |(served_by, charge): (&ServedBy, &Charge<'_>)| match served_by {
             ServedBy::NewLease(request, _) => Extra::Lease(*request),
+            _ if charge.refundable && !charges.dry_run => Extra::RefundableLater,
             _ => plain,
         };
-        let extras: SmallVec<[Extra; 4]> = served_by.iter().map(extra).collect();
+        let extras: SmallVec<[Extra; 4]> = served_by.iter().zip(&charges.charges).map(extra).collect();
         if let [group] = groups {
             return smallvec![self.call_shard(group, false, charges, &extras, now, deadline).await];
         }
@@ -266,6 +273,9 @@ impl Decider {
         loop {
             sleep(LEASE_EXPIRY_INTERVAL).await;
             if let Some(changes) = self.shards.take_changes() {
+                if changes.lose_charges() {
+                    self.failovers.fetch_add(1, Ordering::Relaxed);
+                }
                 let action = |subject| changes.action(self.shards.shard_of(subject));
                 self.return_leases(self.leases.apply_changes(action)).await;
             }
@@ -301,6 +311,7 @@ impl Decider {
             cost: 0,
             effect: Effect::Enforce,
             leases: true,
+            refundable: false,
         };
         let settle = LeaseRequest { want: 0, nodes: 1, settle: Some(settlement), ..LeaseRequest::default() };
         let now = Timestamp::from(SystemTime::now());

@@ -322,13 +322,14 @@ impl Shard {
     }
 }
 
-/// A sliding log cannot be leased: its units expire one by one. Neither can a queue, whose order matters.
+/// A sliding log cannot be leased: its units expire one by one. Neither can a queue, whose order matters, nor a charge that
+/// may be refunded, because its lease may have been returned by then.
 fn can_be_leased(charge: &Charge<'_>) -> bool {
     let algorithm = matches!(
         charge.limit.algorithm(),
         Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::FixedWindow | Algorithm::SlidingWindowCounter
     );
-    algorithm && charge.leases && charge.cost > 0 && charge.limit.max_delay().is_none()
+    algorithm && charge.leases && !charge.refundable && charge.cost > 0 && charge.limit.max_delay().is_none()
 }
 
 fn is_bucket(limit: &Limit) -> bool {

@@ -80,6 +80,14 @@ pub(crate) enum LeaseAction {
 }
 
 impl OwnershipChanges {
+    /// Whether a server that took over may not know of charges that the previous one confirmed.
+    pub(crate) fn lose_charges(&self) -> bool {
+        match self {
+            OwnershipChanges::All => true,
+            OwnershipChanges::Slots(slots) => slots.values().any(|action| *action == LeaseAction::Revoke),
+        }
+    }
+
     pub(crate) fn action(&self, shard: ShardId) -> LeaseAction {
         match self {
             OwnershipChanges::All => LeaseAction::Revoke,

@@ -53,6 +53,7 @@ impl Load {
             cost: 1,
             effect: Effect::Enforce,
             leases: true,
+            refundable: false,
         };
         Charges { charges: [charge].into_iter().collect(), ..Charges::default() }
     }

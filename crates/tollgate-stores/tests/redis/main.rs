@@ -27,6 +27,7 @@ mod misconfigured;
 mod multi_shard;
 mod penalty_list;
 mod reconcile;
+mod refunds;
 mod refusal_cache;
 mod resets;
 mod single;

@@ -17,7 +17,16 @@ use crate::harness::{Shared, address, exact, now, open, runtime, single};
 
 fn charges(limit: &Limit, cost: u32) -> Charges<'_> {
     let (subject, counter) = (Subject(7), CounterId(limit.algorithm() as u128));
-    let charge = Charge { subject, counter, rule: "r", limit, cost, effect: Effect::Enforce, leases: true };
+    let charge = Charge {
+        subject,
+        counter,
+        rule: "r",
+        limit,
+        cost,
+        effect: Effect::Enforce,
+        leases: true,
+        refundable: false,
+    };
     Charges { charges: smallvec![charge], ..Charges::default() }
 }
 

@@ -5,7 +5,7 @@
 //! token count is `capacity - debt`; the theoretical arrival time of GCRA, and the finish time of a leaky bucket, is
 //! `at + debt / requests`. The debt does not depend on the capacity, so consumption carries over when a limit changes.
 
-use super::{CounterState, Evaluation, NextState, Outcome, Verdict};
+use super::{AdmittedCharge, CounterState, Evaluation, NextState, Outcome, RefundedState, Verdict};
 use crate::limit::{Algorithm, Limit, Tick};
 use crate::time::{Span, Timestamp};
 
@@ -60,6 +60,54 @@ fn refuse(limit: &Limit, state: Option<CounterState>, cost: u32, now: Timestamp)
     }
     let outcome = Outcome::Refuse { retry_after: wait(wanted - free) };
     Verdict { outcome, remaining, reset_after: wait(debt) }
+}
+
+/// Takes back the part of a charge that time has not refilled.
+///
+/// The charge was to be refilled by `restored_at`, along with the debt before it. Later charges do not change that, and
+/// refunds since bring it forward by what they took. To refund more would free what other requests have taken since.
+pub(super) fn refund(
+    limit: &Limit,
+    state: CounterState,
+    charge: AdmittedCharge,
+    now: Timestamp,
+) -> Option<RefundedState> {
+    let tick = limit.tick();
+    let restored_at = charge.restored_at.as_micros().div_ceil(tick.micros());
+    let at = tick.floor(now.as_micros()).max(tick.floor(state.at.as_micros()));
+    let refilled_later = restored_at.saturating_sub(at).saturating_mul(u64::from(limit.requests()));
+    let owed = refilled_later.saturating_sub(charge.not_owed);
+    if owed == 0 || now >= charge.restored_at || holds_place(limit, state, charge, now) {
+        return None;
+    }
+    // The debt may be higher than the limit admits now, if the limit was lowered: it is not cut here.
+    let debt = unpack(state.value, tick);
+    let back = wanted(limit, charge.cost).min(owed).min(debt);
+    let state = CounterState { value: pack(debt - back, tick), ..state };
+    Some(RefundedState { state, debt: back })
+}
+
+/// The units by which the instant at which a debt is refilled is rounded up to whole ticks.
+pub fn rounded_up(limit: &Limit, state: CounterState) -> u64 {
+    let debt = unpack(state.value, limit.tick());
+    limit.ticks_to_refill(debt).saturating_mul(u64::from(limit.requests())).saturating_sub(debt)
+}
+
+/// How long a bucket without anything left takes to refill.
+pub(crate) fn full_refill(limit: &Limit) -> Span {
+    let ticks = limit.ticks_to_refill(limit.debt_units_max());
+    Span::from_micros(ticks.saturating_mul(limit.tick().micros()))
+}
+
+/// Whether requests admitted after the charge wait for their start: moving the queue forward would start the next request
+/// too soon after them. The last request of a queue can be taken back.
+fn holds_place(limit: &Limit, state: CounterState, charge: AdmittedCharge, now: Timestamp) -> bool {
+    let (debt, at) = debt_at(limit, Some(state), now);
+    let has_queue = match limit.algorithm() {
+        Algorithm::LeakyBucket => true,
+        _ => limit.max_delay().is_some() && debt > limit.capacity_units(),
+    };
+    has_queue && instant(limit.tick(), at + limit.ticks_to_refill(debt)) != charge.restored_at
 }
 
 /// The units that a charge takes; a peek asks for one request.

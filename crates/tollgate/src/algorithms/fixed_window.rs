@@ -3,7 +3,7 @@
 //! Only admitted requests are counted. At most `requests` are admitted per window, and at most twice that in any span of
 //! a window's length, around a boundary.
 
-use super::{CounterState, Evaluation, NextState, Outcome, Verdict, narrow};
+use super::{AdmittedCharge, CounterState, Evaluation, NextState, Outcome, Verdict, narrow};
 use crate::limit::{Limit, Window};
 use crate::time::{Span, Timestamp};
 
@@ -35,6 +35,19 @@ pub fn evaluate(limit: &Limit, state: Option<CounterState>, cost: u32, now: Time
     let next =
         (cost > 0).then_some(NextState { state: CounterState { at: start, value: used }, restored_at: end });
     Evaluation { verdict, next }
+}
+
+/// Takes back a charge of the window that contains `now`.
+pub(super) fn refund(
+    limit: &Limit,
+    state: CounterState,
+    charge: AdmittedCharge,
+    now: Timestamp,
+) -> Option<CounterState> {
+    let (start, end) = bounds(limit, state.at.max(now));
+    let value = state.value.checked_sub(u64::from(charge.cost))?;
+    let is_current = state.at >= start && end == charge.restored_at;
+    is_current.then_some(CounterState { value, ..state })
 }
 
 /// The window that contains `now`: its start, and the start of the next.

@@ -5,7 +5,7 @@
 //! span of a window's length. A client that retries constantly gets `requests - 1` per window in the long run (one every
 //! other window if `requests` is 1), because the last unit is free only once the previous window no longer counts.
 
-use super::{CounterState, Evaluation, NextState, Outcome, Verdict, narrow};
+use super::{AdmittedCharge, CounterState, Evaluation, NextState, Outcome, Verdict, narrow};
 use crate::limit::Limit;
 use crate::time::{Span, Timestamp};
 
@@ -50,6 +50,19 @@ pub fn evaluate(limit: &Limit, state: Option<CounterState>, cost: u32, now: Time
         restored_at: instant(limit, after.start + 2 * window),
     });
     Evaluation { verdict, next }
+}
+
+/// Takes back a charge of the window that contains `now`. A charge of the previous window stays counted.
+pub(super) fn refund(
+    limit: &Limit,
+    state: CounterState,
+    charge: AdmittedCharge,
+    now: Timestamp,
+) -> Option<CounterState> {
+    let Counts { start, current, previous, .. } = roll(limit, Some(state), now);
+    let current = current.checked_sub(u64::from(charge.cost))?;
+    let is_current = instant(limit, start + 2 * limit.window_ticks()) == charge.restored_at;
+    is_current.then_some(CounterState { at: instant(limit, start), value: current << 32 | previous })
 }
 
 /// Ticks from the start of the current window until at most `spare` is used.

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Outcome, Verdict, narrow};
+use super::{AdmittedCharge, Outcome, Verdict, narrow};
 use crate::limit::Limit;
 use crate::time::{Span, Timestamp};
 
@@ -80,6 +80,25 @@ impl Log {
                 self.entries.push_back((moment, cost));
             }
         }
+    }
+
+    /// Takes back a charge, unless it is a window old. Returns whether it was there.
+    pub fn refund(&mut self, limit: &Limit, charge: AdmittedCharge, now: Timestamp) -> bool {
+        let (cost, window) = (charge.cost, limit.window_length());
+        let at = charge.restored_at - window;
+        if at + window <= self.moment(now) {
+            return false;
+        }
+        let Ok(position) = self.entries.binary_search_by_key(&at, |(at, _)| *at) else { return false };
+        let Some((_, sum)) = self.entries.get_mut(position).filter(|(_, sum)| *sum >= cost) else {
+            return false;
+        };
+        *sum -= cost;
+        self.total -= u64::from(cost);
+        if *sum == 0 {
+            self.entries.remove(position);
+        }
+        true
     }
 
     /// Reserves space for one more entry: doubles the capacity, but not beyond what the limit can fill, which is what a

@@ -11,7 +11,9 @@ use super::values::{boolean, integer, list, sample_rate, span, text, word};
 use crate::identity::{Dimension, ID_BYTES_MAX, canonical_net};
 use crate::method::Method;
 use crate::rules::pattern::Pattern;
-use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleCost, RuleLimit};
+use crate::rules::{
+    Action, Matcher, OnStoreFailure, RefundPolicy, Response, Rule, RuleCost, RuleLimit, StatusPattern,
+};
 
 /// The priority of rules without one.
 const PRIORITY_DEFAULT: u32 = 100;
@@ -39,6 +41,7 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     }
     let on_store_failure = read_on_store_failure(fields, ["on_store_failure", "failure_mode"]);
     let across_tenants = read_across_tenants(fields, action, per.as_deref());
+    let refund_policy = read_refund_policy(fields, action);
     let leases = fields.read("leases", boolean).unwrap_or(true);
     let sample_allowed = fields.read("sample_allowed", sample_rate);
     let mut response = fields.table("response", read_response).unwrap_or_default();
@@ -67,6 +70,7 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         action,
         limits,
         cost: cost.unwrap_or_default(),
+        refund_policy,
         leases,
         on_store_failure,
         sample_allowed,
@@ -88,6 +92,42 @@ fn read_across_tenants(
         fields.report("across_tenants", "contradicts per = \"tenant\": remove one of them".to_owned());
     }
     across_tenants
+}
+
+/// Reads `count` or `refund_statuses`.
+fn read_refund_policy(fields: &mut TableReader<'_, '_>, action: Option<Action>) -> RefundPolicy {
+    let only_failures = fields.read("count", word(&[("always", false), ("on_failure", true)]));
+    let only_failures = only_failures.unwrap_or(false);
+    if fields.has_empty_list("refund_statuses") {
+        fields.report("refund_statuses", "must not be empty: leave it out to refund nothing".to_owned());
+    }
+    let statuses = fields.items("refund_statuses", status_pattern).unwrap_or_default();
+    for key in ["count", "refund_statuses"] {
+        if fields.has(key) && action.is_some_and(|action| !action.limits()) {
+            fields.report(key, "needs a rule with limits".to_owned());
+        }
+    }
+    if fields.has("refund_statuses") && only_failures {
+        let reason =
+            "contradicts count = \"on_failure\", which refunds every status below 400: remove one of them";
+        fields.report("refund_statuses", reason.to_owned());
+    }
+    match (only_failures, statuses.is_empty()) {
+        (true, _) => RefundPolicy::OnSuccess,
+        (false, true) => RefundPolicy::Never,
+        (false, false) => RefundPolicy::Statuses(statuses.into()),
+    }
+}
+
+fn status_pattern(value: &Value) -> Result<StatusPattern, String> {
+    match value {
+        Value::Integer(_) => integer(200..=599)(value).map(StatusPattern::Status),
+        Value::Text(text) => StatusPattern::parse_class(text)
+            .ok_or_else(|| format!("{text:?} is not a class of statuses: 2xx, 3xx, 4xx or 5xx")),
+        other => {
+            Err(format!("must be a status such as 404 or a class such as \"5xx\", not {}", other.kind()))
+        }
+    }
 }
 
 /// Reads `on_store_failure` or its alias. Both take the names `fail_open` and `fail_closed`, too.

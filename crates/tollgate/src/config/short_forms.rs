@@ -12,7 +12,7 @@ use super::rule::{PRIORITY_MAX, id, method, network, pattern, read_on_store_fail
 use super::values::{integer, span, text, word};
 use crate::identity::Dimension;
 use crate::limit::{Algorithm, Limit, Window};
-use crate::rules::{Action, DEFAULT_RULE, Matcher, Response, Rule, RuleCost, RuleLimit};
+use crate::rules::{Action, DEFAULT_RULE, Matcher, RefundPolicy, Response, Rule, RuleCost, RuleLimit};
 use crate::time::Span;
 
 /// The default limit.
@@ -137,6 +137,7 @@ fn client_rule(name: String, priority: u32, when: Matcher, limits: Vec<Limit>) -
         limits,
         cost: RuleCost::default(),
         across_tenants: false,
+        refund_policy: RefundPolicy::Never,
         leases: true,
         sample_allowed: None,
         on_store_failure: None,

@@ -20,6 +20,7 @@ mod fixture;
 mod harness;
 mod penalties;
 mod reference;
+mod refunds;
 mod reset;
 mod waiting;
 
@@ -28,7 +29,8 @@ pub use self::dry_run::*;
 pub use self::harness::{Harness, ManualClock, block_on};
 pub use self::penalties::*;
 pub use self::reference::{Reference, random_traces_equal_the_pure_functions};
-pub use self::reset::*;
+pub use self::refunds::*;
+pub use self::reset::{reset_restores_the_full_limit, reset_spares_other_subjects};
 pub use self::waiting::*;
 
 /// Declares one test per case. The argument creates a fresh store or, after `harness =`, a fresh [`Harness`].
@@ -65,6 +67,14 @@ macro_rules! __conformance {
             reset_restores_the_full_limit
             reset_spares_other_subjects
             consumption_survives_a_limit_change
+            refund_restores_one_charge
+            refunds_in_any_order_restore_every_charge
+            queue_gives_back_its_last_place_only
+            refund_admits_a_refused_client
+            refund_after_the_window_is_dropped
+            refund_after_a_reset_is_dropped
+            only_taken_charges_have_marks
+            concurrent_refunds_never_over_admit
             random_traces_equal_the_pure_functions
         }
     };

@@ -14,6 +14,7 @@
 
 mod last_answers;
 mod pending;
+mod refund;
 #[cfg(test)]
 mod tests;
 mod transfer;
@@ -26,9 +27,10 @@ use smallvec::SmallVec;
 use self::last_answers::LastAnswers;
 pub(crate) use self::pending::PendingCounter;
 use self::pending::{PendingList, key_of};
+pub(crate) use self::refund::{FallbackMark, FallbackMarks};
 pub(crate) use self::transfer::Transfer;
 use super::memory::{MemoryBounds, MemoryCounters, SHARDS, TenantSlot};
-use super::{Charge, Charges, Verdicts};
+use super::{Charge, ChargeMark, ChargeMarks, Charges, Verdicts};
 use crate::limit::{Algorithm, Limit};
 use crate::time::Timestamp;
 
@@ -81,10 +83,15 @@ impl Fallback {
         self.last_answers.update(charges, verdicts, nodes, now);
     }
 
-    /// Charges the share that one of `nodes` nodes has of each limit.
-    pub(crate) fn charge(&self, charges: &Charges<'_>, nodes: NonZeroU32, now: Timestamp) -> Verdicts {
+    /// Charges the share that one of `nodes` nodes has of each limit. Also returns the marks of refundable charges.
+    pub(crate) fn charge(
+        &self,
+        charges: &Charges<'_>,
+        nodes: NonZeroU32,
+        now: Timestamp,
+    ) -> (Verdicts, Option<FallbackMarks>) {
         self.apply_last_answers(charges, nodes, now);
-        let verdicts = match nodes {
+        let mut verdicts = match nodes {
             NonZeroU32::MIN => self.shares.charge_all_now(charges, now),
             nodes => self.charge_share(charges, nodes, now),
         };
@@ -92,9 +99,11 @@ impl Fallback {
             if self.nodes.load(Ordering::Relaxed) != nodes.get() {
                 self.nodes.store(nodes.get(), Ordering::Relaxed);
             }
-            self.add_unreconciled(charges, &verdicts, now);
+            let unreconciled = self.add_unreconciled(charges, &verdicts, now);
+            let shares = verdicts.marks.take();
+            return (verdicts, shares.map(|shares| refund::combine(&shares, unreconciled, nodes)));
         }
-        verdicts
+        (verdicts, None)
     }
 
     /// Leaves of each share at most what one node has of what the shared counters last answered.
@@ -115,13 +124,7 @@ impl Fallback {
     fn charge_share(&self, charges: &Charges<'_>, nodes: NonZeroU32, now: Timestamp) -> Verdicts {
         let limits: SmallVec<[Limit; 4]> =
             charges.charges.iter().map(|charge| share(charge.limit, nodes)).collect();
-        let part = |(charge, limit)| {
-            let charge: &Charge<'_> = charge;
-            let limit: &Limit = limit;
-            let possible = charge.cost <= charge.limit.capacity();
-            let cost = if possible { charge.cost.min(limit.capacity()) } else { charge.cost };
-            Charge { limit, cost, ..*charge }
-        };
+        let part = |(charge, limit)| charge_of_share(charge, limit);
         let shares = Charges {
             charges: charges.charges.iter().zip(&limits).map(part).collect(),
             // Exceeding the share is not exceeding the limit, and so no violation.
@@ -132,16 +135,20 @@ impl Fallback {
         self.shares.charge_all_now(&shares, now)
     }
 
-    /// Counts what was admitted as unreconciled.
-    fn add_unreconciled(&self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) {
+    /// Counts what was admitted as unreconciled. Returns the marks of refundable charges, one per charge.
+    fn add_unreconciled(&self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) -> ChargeMarks {
         self.mark_used();
         let tenant = TenantSlot::of(charges.tenant);
+        let mut marks = ChargeMarks::new();
         for (charge, verdict) in charges.charges.iter().zip(&verdicts.verdicts) {
+            let mut mark = None;
             if charge.cost > 0 && verdict.admits() {
-                self.count_unreconciled(charge, tenant, now);
+                mark = self.count_unreconciled(charge, tenant, now);
                 self.pending.track(charge, tenant);
             }
+            marks.push(mark);
         }
+        marks
     }
 
     /// Takes out what is unreconciled of these charges' counters.
@@ -230,10 +237,15 @@ impl Fallback {
     }
 
     /// Counts an admitted charge, or one that was taken out, as unreconciled.
-    fn count_unreconciled(&self, charge: &Charge<'_>, tenant: TenantSlot, now: Timestamp) {
+    fn count_unreconciled(
+        &self,
+        charge: &Charge<'_>,
+        tenant: TenantSlot,
+        now: Timestamp,
+    ) -> Option<ChargeMark> {
         let limit = self.with_shared_refill(charge.limit);
         let charge = Charge { limit: limit.as_ref().unwrap_or(charge.limit), ..*charge };
-        self.unreconciled.charge_forced(&charge, tenant, now);
+        self.unreconciled.charge_forced(&charge, tenant, now)
     }
 
     /// A bucket with the capacity of the limit and this node's share of its refill: otherwise every node would refill the
@@ -263,6 +275,13 @@ pub struct ReconcileStatus {
     pub reconciled: u64,
     /// Charges that found the pending list full: their counters are reconciled when their clients send a request.
     pub untracked: u64,
+}
+
+/// The charge of a share. A cost that fits the limit but not the share takes the whole share.
+fn charge_of_share<'a>(charge: &Charge<'a>, limit: &'a Limit) -> Charge<'a> {
+    let possible = charge.cost <= charge.limit.capacity();
+    let cost = if possible { charge.cost.min(limit.capacity()) } else { charge.cost };
+    Charge { limit, cost, ..*charge }
 }
 
 /// The share that one of `nodes` nodes has of a limit, rounded up.

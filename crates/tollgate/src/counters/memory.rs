@@ -16,6 +16,7 @@ mod entry;
 mod eviction;
 mod fair_share;
 mod penalties;
+mod refunds;
 mod shard;
 mod snapshot;
 mod table;
@@ -27,7 +28,10 @@ use smallvec::{SmallVec, smallvec};
 
 pub(super) use self::fair_share::TenantSlot;
 use self::shard::{Evaluated, Shard};
-use super::{Charge, Charges, CounterAdmin, CounterId, CounterStore, PenalizedClient, StoreError, Verdicts};
+use super::{
+    Charge, ChargeMark, ChargeMarks, Charges, CounterAdmin, CounterId, CounterStore, PenalizedClient, Refund,
+    RefundOutcome, RefundOutcomes, StoreError, Verdicts,
+};
 use crate::identity::{Subject, Tenant};
 use crate::mutex::{MutexGuard, PaddedMutex};
 pub use crate::snapshot::SnapshotError;
@@ -165,10 +169,24 @@ impl MemoryCounters {
 
     /// [`CounterStore::charge_all`] without a future.
     pub fn charge_all_now(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
-        if let ([charge], None, false) = (charges.charges.as_slice(), charges.penalty, charges.dry_run) {
+        if let ([charge], None, false) = (charges.charges.as_slice(), charges.penalty, charges.dry_run)
+            && !charge.refundable
+        {
             return self.charge_single(charge, charges.tenant, now);
         }
         self.charge_several(charges, now)
+    }
+
+    /// [`CounterStore::refund`] without a future.
+    pub fn refund_now(&self, refunds: &[Refund<'_>], now: Timestamp) -> RefundOutcomes {
+        let outcome = |taken_back| if taken_back { RefundOutcome::Refunded } else { RefundOutcome::Dropped };
+        refunds.iter().map(|refund| outcome(self.refund_charge(&refund.charge, refund.mark, now))).collect()
+    }
+
+    /// Takes back one charge. Returns whether it still counted.
+    pub(super) fn refund_charge(&self, charge: &Charge<'_>, mark: ChargeMark, now: Timestamp) -> bool {
+        let key = Key::new(charge.subject, charge.counter);
+        self.shards[key.shard()].lock().refund(key, charge, mark, now)
     }
 
     /// Removes a counter and returns how much of its limit is used at `now`. Overflow counters stay.
@@ -184,19 +202,26 @@ impl MemoryCounters {
         shard.counters.contains(key) || shard.has_log(key)
     }
 
-    /// Charges regardless of the limit, up to its capacity.
-    pub(super) fn charge_forced(&self, charge: &Charge<'_>, tenant: TenantSlot, now: Timestamp) {
+    /// Charges regardless of the limit, up to its capacity. Returns the mark of a refundable charge that fits.
+    pub(super) fn charge_forced(
+        &self,
+        charge: &Charge<'_>,
+        tenant: TenantSlot,
+        now: Timestamp,
+    ) -> Option<ChargeMark> {
         let key = Key::new(charge.subject, charge.counter);
         let mut shard = self.shards[key.shard()].lock();
         let evaluated = shard.evaluate(key, tenant, charge, now);
         if evaluated.verdict.admits() {
-            return shard.commit(&evaluated, charge, now);
+            shard.commit(&evaluated, charge, now);
+            return shard.mark(key, &evaluated, charge, now);
         }
         let charged = shard.take(key, charge, now);
         let cost = charged.saturating_add(charge.cost).min(charge.limit.capacity());
         let charge = Charge { cost, ..*charge };
         let evaluated = shard.evaluate(key, tenant, &charge, now);
         shard.commit(&evaluated, &charge, now);
+        None
     }
 
     /// Charges a counter so that at most `remaining` is left at `now`.
@@ -244,7 +269,7 @@ impl MemoryCounters {
             verdicts: evaluated.iter().map(|evaluated| evaluated.verdict).collect(),
             cooldown,
             in_cooldown: cooldown.is_some(),
-            shared: false,
+            ..Verdicts::default()
         };
         let admitted = verdicts.admitted(charges);
         if !admitted || charges.dry_run {
@@ -261,7 +286,11 @@ impl MemoryCounters {
             let shard = locked.shard(Key::new(charge.subject, charge.counter));
             if admitted { shard.commit(evaluated, charge, now) } else { shard.repair(evaluated, charge, now) }
         }
-        let cooldown = if admitted { None } else { locked.record_refusal(charges, &verdicts, now) };
+        if admitted {
+            verdicts.marks = locked.marks(charges, &evaluated, now);
+            return verdicts;
+        }
+        let cooldown = locked.record_refusal(charges, &verdicts, now);
         Verdicts { cooldown, ..verdicts }
     }
 
@@ -286,6 +315,21 @@ impl Locked<'_> {
         &mut self.0[position].1
     }
 
+    /// The marks of the refundable charges, once they are committed.
+    fn marks(
+        &mut self,
+        charges: &Charges<'_>,
+        evaluated: &[Evaluated],
+        now: Timestamp,
+    ) -> Option<Box<ChargeMarks>> {
+        charges.charges.iter().find(|charge| charge.refundable)?;
+        let marks = charges.charges.iter().zip(evaluated).map(|(charge, evaluated)| {
+            let key = Key::new(charge.subject, charge.counter);
+            self.shard(key).mark(key, evaluated, charge, now)
+        });
+        Some(Box::new(marks.collect()))
+    }
+
     /// Records the refusal in the client's penalty record, once per episode. Returns the cooldown, if any.
     fn record_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) -> Option<Span> {
         let penalty = charges.penalty?;
@@ -302,6 +346,10 @@ impl CounterStore for MemoryCounters {
         now: Timestamp,
     ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send {
         ready(Ok(self.charge_all_now(charges, now)))
+    }
+
+    fn refund(&self, refunds: &[Refund<'_>], now: Timestamp) -> impl Future<Output = RefundOutcomes> + Send {
+        ready(self.refund_now(refunds, now))
     }
 }
 

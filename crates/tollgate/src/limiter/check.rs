@@ -6,6 +6,7 @@ use crate::counters::memory::MemoryCounters;
 use crate::counters::{Charges, CounterStore, Effect, StoreError, Verdicts};
 use crate::decision::{Decision, Draft, closed_rule};
 use crate::identity::{Request, Scratch};
+use crate::receipt::{self, ReceiptMark};
 use crate::record::{Record, RecordSink};
 use crate::rules::{ChargePlan, OnStoreFailure, RuleSet, Snapshot};
 use crate::time::Timestamp;
@@ -85,9 +86,11 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
             }
         }
         let nodes = self.counters.nodes();
-        let verdicts = self.fallback.charge(&plan.charges, nodes, now);
+        let (verdicts, marks) = self.fallback.charge(&plan.charges, nodes, now);
+        let marks = marks.into_iter().flatten().map(|mark| mark.map(ReceiptMark::Fallback));
+        let receipt = receipt::collect(plan, marks);
         let shares = plan.charges.charges.iter().map(|charge| share(charge.limit, nodes).capacity());
-        Draft::from_verdicts(plan, &verdicts).with_capacities(shares).degraded()
+        Draft::from_verdicts(plan, &verdicts).with_capacities(shares).degraded(receipt)
     }
 }
 

@@ -39,7 +39,7 @@ impl<S: CounterStore, R: RecordSink> LimiterSnapshot<'_, S, R> {
                 Err(StoreError::Misconfigured) => return Err(StoreError::Misconfigured),
                 Err(_) => {
                     let nodes = limiter.counters.nodes();
-                    let verdicts = limiter.fallback.charge(&charges, nodes, now);
+                    let (verdicts, _) = limiter.fallback.charge(&charges, nodes, now);
                     inspection.add(&charges, &verdicts, Some(nodes));
                 }
             }

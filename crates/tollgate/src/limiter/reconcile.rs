@@ -101,5 +101,6 @@ fn charge_of<'a>(counter: &'a PendingCounter, limit: &'a Limit) -> Charge<'a> {
         cost: 0,
         effect: Effect::Enforce,
         leases: charged.leases,
+        refundable: false,
     }
 }

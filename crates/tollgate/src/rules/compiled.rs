@@ -15,6 +15,8 @@ pub(super) struct CompiledRule {
     pub(super) enabled: bool,
     pub(super) action: Action,
     pub(super) leases: bool,
+    /// Whether its charges may be refunded.
+    pub(super) refundable: bool,
     pub(super) is_plan_level: bool,
     /// Whether its subjects are qualified by the tenant of the request.
     is_within_tenant: bool,
@@ -36,7 +38,8 @@ impl CompiledRule {
         CompiledRule {
             enabled: rule.enabled,
             action: rule.action,
-            leases: rule.leases,
+            leases: rule.leases && !rule.refund_policy.refunds_any(),
+            refundable: rule.refund_policy.refunds_any(),
             is_plan_level: rule.is_plan_level(),
             is_within_tenant: rule.is_within_tenant(),
             indexed_by,

@@ -414,8 +414,11 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             self.client_charges |= 1_u32.checked_shl(self.next_position()).unwrap_or(0);
         }
         let leases = rule.is_none_or(|rule| rule.leases);
+        // A limit sent with a check may differ from request to request: its counter has no single rate to refund by.
+        let refundable = rule.is_some_and(|rule| rule.refundable) && name != CHECK_NAMESPACE;
         let cost = rule.map_or(self.request.cost, |rule| rule.cost.of(self.request));
-        self.plan.charges.charges.push(Charge { subject, counter, rule: name, limit, cost, effect, leases });
+        let charge = Charge { subject, counter, rule: name, limit, cost, effect, leases, refundable };
+        self.plan.charges.charges.push(charge);
         self.plan.sources.push(position);
     }
 

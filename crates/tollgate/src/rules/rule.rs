@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::pattern::{Pattern, Specificity};
+use super::refund_policy::RefundPolicy;
 use super::sample_rate::SampleRate;
 use crate::counters::CounterId;
 use crate::identity::{Dimension, Id, NormalForm, Normalization, Request};
@@ -37,7 +38,10 @@ pub struct Rule {
     pub limits: Vec<RuleLimit>,
     /// What one request is charged.
     pub cost: RuleCost,
-    /// Whether nodes may lease units of busy counters from the shared store.
+    /// Which requests count, by the status of their response.
+    pub refund_policy: RefundPolicy,
+    /// Whether nodes may lease units of busy counters from the shared store. A rule that refunds is never leased: a unit of
+    /// a lease that was returned could not be taken back.
     pub leases: bool,
     /// What happens while the counter store is unreachable; by default as [`RuleSettings`](super::RuleSettings) say.
     pub on_store_failure: Option<OnStoreFailure>,

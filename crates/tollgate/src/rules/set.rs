@@ -335,6 +335,13 @@ impl CurrentRules {
 /// The rule set that one decision used.
 pub struct Snapshot(Guard<Arc<RuleSet>>);
 
+impl Snapshot {
+    /// A handle to keep for long: a snapshot occupies a slot of its thread.
+    pub(crate) fn to_arc(&self) -> Arc<RuleSet> {
+        Arc::clone(&self.0)
+    }
+}
+
 impl std::ops::Deref for Snapshot {
     type Target = RuleSet;
     fn deref(&self) -> &RuleSet {

@@ -52,6 +52,7 @@ fn one(limit: &Limit, subject: Subject, cost: u32) -> Charge<'_> {
         cost,
         effect: Effect::Enforce,
         leases: true,
+        refundable: false,
     }
 }
 

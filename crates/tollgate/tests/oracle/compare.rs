@@ -252,6 +252,7 @@ impl ModelCounter {
             cost,
             effect: self.effect,
             leases: true,
+            refundable: false,
         }
     }
 }

@@ -17,6 +17,7 @@ mod limiter;
 mod model;
 mod properties;
 mod random;
+mod refunds;
 
 use std::thread;
 

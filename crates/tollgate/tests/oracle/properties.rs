@@ -28,17 +28,25 @@ impl Single {
 
     fn ask(&self, cost: u32, now: i128, dry_run: bool) -> Verdict {
         let (subject, counter, effect) = (Subject(1), CounterId(2), Effect::Enforce);
-        let charge =
-            Charge { subject, counter, rule: "single", limit: &self.limit, cost, effect, leases: true };
+        let charge = Charge {
+            subject,
+            counter,
+            rule: "single",
+            limit: &self.limit,
+            cost,
+            effect,
+            leases: true,
+            refundable: false,
+        };
         let charges = Charges { charges: [charge].into_iter().collect(), dry_run, ..Charges::default() };
         self.store.charge_all_now(&charges, Timestamp::from_micros(u64::try_from(now).unwrap())).verdicts[0]
     }
 }
 
-const START: i128 = 1_700_000_000_000_000;
+pub(crate) const START: i128 = 1_700_000_000_000_000;
 
 /// Time steps that mostly go forward and sometimes slightly back.
-fn any_step(random: &mut Random, window: i128, requests: i128) -> i128 {
+pub(crate) fn any_step(random: &mut Random, window: i128, requests: i128) -> i128 {
     match random.between(0, 7) {
         0..=2 => 0,
         3 | 4 => random.between(0, 2 * window / requests.max(1)),
@@ -48,7 +56,7 @@ fn any_step(random: &mut Random, window: i128, requests: i128) -> i128 {
     }
 }
 
-fn any_cost(random: &mut Random, capacity: u32) -> u32 {
+pub(crate) fn any_cost(random: &mut Random, capacity: u32) -> u32 {
     let capacity = i128::from(capacity);
     narrow(match random.between(0, 3) {
         0 | 1 => 1,

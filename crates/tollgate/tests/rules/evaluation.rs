@@ -11,7 +11,7 @@ use tollgate::counters::Effect;
 use tollgate::decision::{Answer, Decision};
 use tollgate::identity::Dimension;
 use tollgate::rules::pattern::Pattern;
-use tollgate::rules::{Action, CHARGES_MAX, Matcher, Response, RuleCost, RuleLimit};
+use tollgate::rules::{Action, CHARGES_MAX, Matcher, RefundPolicy, Response, RuleCost, RuleLimit};
 use tollgate::{
     Algorithm, Endpoint, Limit, Limiter, MemoryCounters, Method, Request, Rule, RuleSet, Span, Timestamp,
     Window,
@@ -73,6 +73,7 @@ fn rule() -> impl Strategy<Value = Rule> {
                 limits: if action.limits() { vec![RuleLimit::new("", limit)] } else { vec![] },
                 cost: RuleCost::default(),
                 sample_allowed: None,
+                refund_policy: RefundPolicy::default(),
                 leases: true,
                 across_tenants: false,
                 on_store_failure: None,

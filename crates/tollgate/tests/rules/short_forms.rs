@@ -145,7 +145,7 @@ fn first_limiting_rule_ends_the_built_in_default() {
 #[test]
 fn file_with_all_keys_is_accepted() {
     let set = RuleSet::from_toml(include_str!("../valid_rules/everything.toml")).unwrap();
-    assert_eq!(set.rules().len(), 15);
+    assert_eq!(set.rules().len(), 17);
     assert!(set.penalties().is_some());
     let count = |action| set.rules().iter().filter(|rule| rule.action == action).count();
     assert_eq!((count(Action::Allow), count(Action::Block), count(Action::LogOnly)), (4, 1, 1));

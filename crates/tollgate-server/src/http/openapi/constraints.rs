@@ -177,6 +177,11 @@ fn of_field(schema: &str, field: &str) -> Option<Value> {
         ),
         (_, "scope") => json!({ "enum": ["global", "tenant", "user", "ip", "endpoint"] }),
         ("RuleInput", "sample_allowed") => json!({ "pattern": "^all$", "minimum": 0, "maximum": 1 }),
+        ("RuleInput", "count") => json!({ "enum": ["always", "on_failure"] }),
+        ("RuleInput", "refund_statuses") => json!({
+            "minItems": 1,
+            "items": { "pattern": "^[2-5]xx$", "minimum": 200, "maximum": 599 },
+        }),
         ("RuleInput", "cost") => {
             json!({ "pattern": "^descriptor:.{1,256}$", "minimum": 1, "maximum": 1_000_000 })
         }

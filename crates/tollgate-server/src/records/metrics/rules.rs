@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use tollgate::counters::Effect;
+use tollgate::counters::{Effect, RefundOutcome};
 use tollgate::decision::LimitReport;
+use tollgate::record::RefundRecord;
 use tollgate::rules::{Action, OVERRIDE_NAMES, OnStoreFailure};
 use tollgate::{Answer, Decision, Refusal, RuleSet};
 
@@ -27,6 +28,12 @@ pub(super) struct VerdictLabels {
 pub(super) struct DegradedLabels {
     rule: String,
     mode: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
+pub(super) struct RefundLabels {
+    rule: String,
+    outcome: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, PartialOrd, Ord, EncodeLabelSet)]
@@ -73,6 +80,8 @@ pub(super) struct RuleFamilies {
     pub(super) degraded: Series<DegradedLabels, Counter>,
     /// Refusals that `log_only` rules would have made.
     pub(super) shadow_refusals: Series<RuleLabel, Counter>,
+    /// Refunds of rules that have any.
+    pub(super) refunds: Series<RefundLabels, Counter>,
 }
 
 impl RuleFamilies {
@@ -88,6 +97,9 @@ impl RuleFamilies {
             self.degraded.remove(&DegradedLabels { rule: rule.to_owned(), mode });
         }
         self.shadow_refusals.remove(&RuleLabel { rule: rule.to_owned() });
+        for outcome in RefundOutcome::ALL.map(RefundOutcome::as_str) {
+            self.refunds.remove(&RefundLabels { rule: rule.to_owned(), outcome });
+        }
     }
 
     /// The counters of decisions that no rule in force made.
@@ -103,6 +115,8 @@ pub(super) struct RuleCounters {
     by_verdict: [Counter; VERDICTS.len()],
     /// Of a rule that only logs.
     shadow_refusals: Option<Counter>,
+    /// Of a rule that refunds.
+    refunds: Option<[Counter; RefundOutcome::ALL.len()]>,
     /// Of a rule on shared counters, by its `on_store_failure`.
     degraded: Option<Counter>,
 }
@@ -117,6 +131,7 @@ impl RuleCounters {
             by_outcome: OUTCOMES.map(outcome),
             by_verdict: VERDICTS.map(verdict),
             shadow_refusals: None,
+            refunds: None,
             degraded: None,
         }
     }
@@ -129,6 +144,14 @@ impl RuleCounters {
     fn log_only(self, families: &RuleFamilies) -> Self {
         let label = RuleLabel { rule: String::from(&*self.rule) };
         RuleCounters { shadow_refusals: Some(families.shadow_refusals.get_or_create(&label)), ..self }
+    }
+
+    fn with_refunds(self, families: &RuleFamilies) -> Self {
+        let refunds = RefundOutcome::ALL.map(|outcome| {
+            let labels = RefundLabels { rule: String::from(&*self.rule), outcome: outcome.as_str() };
+            families.refunds.get_or_create(&labels)
+        });
+        RuleCounters { refunds: Some(refunds), ..self }
     }
 
     pub(super) fn count_decision(&self, decision: &Decision) {
@@ -156,15 +179,21 @@ pub(super) struct RulesInForce {
 
 impl RulesInForce {
     pub(super) fn new(rules: &RuleSet, families: &RuleFamilies, shares_counters: bool) -> Self {
-        let of_rule = rules.rules().iter().map(|rule| (&*rule.name, rule.action == Action::LogOnly));
-        let of_override = OVERRIDE_NAMES.into_iter().map(|name| (name, false));
+        let of_rule = rules.rules().iter().map(|rule| (&*rule.name, Some(rule)));
+        let of_override = OVERRIDE_NAMES.into_iter().map(|name| (name, None));
         let counters: Vec<RuleCounters> = (of_rule.chain(of_override).enumerate())
-            .map(|(position, (name, logs_only))| {
+            .map(|(position, (name, rule))| {
                 let mut counters = RuleCounters::new(name, families);
                 if shares_counters {
                     counters = counters.on_shared_counters(rules.on_store_failure(position), families);
                 }
-                if logs_only { counters.log_only(families) } else { counters }
+                if rule.is_some_and(|rule| rule.action == Action::LogOnly) {
+                    counters = counters.log_only(families);
+                }
+                if rule.is_some_and(|rule| rule.refund_policy.refunds_any()) {
+                    counters = counters.with_refunds(families);
+                }
+                counters
             })
             .collect();
         let positions =
@@ -206,6 +235,14 @@ impl RulesInForce {
             if let Some(counters) = self.of_report(decision, &reports[0]) {
                 counters.count_verdict(reports);
             }
+        }
+    }
+
+    /// Counts what became of a refund.
+    pub(super) fn count_refund(&self, refund: &RefundRecord<'_>) {
+        let counters = self.find(refund.position, refund.rule);
+        if let Some(refunds) = counters.and_then(|counters| counters.refunds.as_ref()) {
+            refunds[refund.outcome as usize].inc();
         }
     }
 

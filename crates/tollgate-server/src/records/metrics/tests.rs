@@ -130,3 +130,28 @@ fn series_are_in_the_order_of_their_labels() {
     let series: Vec<String> = series(&metrics).into_iter().filter(decisions).collect();
     assert!(series.len() > 18 && series.is_sorted(), "{series:#?}");
 }
+
+#[test]
+fn refunds_are_counted_by_rule_and_outcome() {
+    let rule = |name: &str, count: &str| {
+        format!(
+            "[[rules]]\nname = {name:?}\nlayer = {name:?}\nper = [\"global\"]\ncount = {count:?}\n\
+             limits = [{{ requests = 9, window = \"1h\" }}]\n"
+        )
+    };
+    let rules = RuleSet::from_toml(&(rule("failures", "on_failure") + &rule("all", "always"))).unwrap();
+    let metrics = Metrics::new(&rules, false);
+    let limiter = Limiter::with_records(rules, MemoryCounters::default(), metrics, Seed([1; 16]));
+    for (status, passed) in [(200, 0), (200, 0), (500, 0), (200, 3_600)] {
+        let mut decision = limiter.check_now(&Request::new(Endpoint::parse("/x").unwrap()), START);
+        let receipt = decision.take_receipt().unwrap();
+        limiter.settle_now(receipt, status, START + Span::from_secs(passed));
+    }
+    let refunds: Vec<String> =
+        series(limiter.records()).into_iter().filter(|line| line.contains("refunds_total")).collect();
+    assert_eq!(refunds.len(), 3, "only of rules that refund: {refunds:?}");
+    for (outcome, count) in [("refunded", 2), ("dropped", 1), ("lost", 0)] {
+        let line = format!("tollgate_refunds_total{{rule=\"failures\",outcome=\"{outcome}\"}} {count}");
+        assert!(refunds.contains(&line), "{refunds:?}");
+    }
+}

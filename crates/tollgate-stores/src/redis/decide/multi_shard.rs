@@ -12,11 +12,11 @@ use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 use tollgate::algorithms::Verdict;
 use tollgate::counters::{Charge, Charges, Effect, PenaltyCharge, Verdicts};
-use tollgate::limit::Algorithm;
 use tollgate::{Span, Timestamp};
 
 use super::ShardCharges;
 use super::penalty_list;
+use super::refund::charge_mark;
 use crate::redis::connection::error::Fault;
 use crate::redis::lease::ServedBy;
 use crate::redis::script::call::{Extra, Mode, ScriptCall};
@@ -90,14 +90,9 @@ impl MultiShard {
             let Some(grant) = charged.grant.filter(|_| charged.verdict.admits() && charge.cost > 0) else {
                 continue;
             };
-            let mark = match charge.limit.algorithm() {
-                Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
-                    (reply.now + charged.verdict.reset_after).as_micros()
-                }
-                _ => grant.mark,
-            };
             let free = Charge { cost: 0, ..*charge };
-            call.push(&free, false, Extra::Refund { mark, cost: charge.cost }, now);
+            let mark = charge_mark(charge, &charged.verdict, grant, reply.now);
+            call.push(&free, false, Extra::Refund { mark, cost: charge.cost, later: None }, now);
             refunded.push((position, grant.granted));
         }
         if refunded.is_empty() {
@@ -107,7 +102,7 @@ impl MultiShard {
         let (background, shard) = (self.background.clone(), group.shard);
         let (command, count) = (call.command(), refunded.len());
         let started = self.background.run(async move {
-            let extras = std::iter::repeat_n(Extra::None, count);
+            let extras = std::iter::repeat_n(Extra::Refund { mark: 0, cost: 0, later: None }, count);
             let reply = background.call(shard, command).await;
             let reply = reply.and_then(|value| Ok(Reply::read(&value, extras)?));
             let _ = send.send(reply.map(|reply| reply.charges).unwrap_or_default());
@@ -213,7 +208,8 @@ pub(crate) fn merge(
     debug_assert_eq!(verdicts.len(), charges.charges.len());
     let verdicts = charges.charges.iter().zip(verdicts);
     let verdicts = verdicts.map(|(charge, verdict)| verdict.unwrap_or_else(|| Verdict::unused(charge.limit)));
-    let verdicts = Verdicts { verdicts: verdicts.collect(), cooldown, in_cooldown, shared: fault.is_none() };
+    let shared = fault.is_none();
+    let verdicts = Verdicts { verdicts: verdicts.collect(), cooldown, in_cooldown, shared, marks: None };
     match fault {
         Some(fault) if verdicts.admitted(charges) => Err(fault.clone()),
         _ => Ok(verdicts),

@@ -81,7 +81,7 @@ impl RefusalCache {
         let passed = now - refusal.decided_at;
         let verdicts = refusal.verdicts.iter().map(|verdict| aged(*verdict, passed)).collect();
         let cooldown = refusal.cooldown.map(|cooldown| minus(cooldown, passed));
-        Some(Verdicts { verdicts, cooldown, in_cooldown: cooldown.is_some(), shared: false })
+        Some(Verdicts { verdicts, cooldown, in_cooldown: cooldown.is_some(), ..Verdicts::default() })
     }
 
     /// To be called before a server is asked.
@@ -118,6 +118,12 @@ impl RefusalCache {
         for charge in charges.charges.iter().filter(|charge| charge.cost > 0) {
             self.generation(counter_key(charge)).fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Ends entries of a counter to which a charge was refunded. An entry of another node, or of a refusal whose reply is
+    /// processed at this moment, ends within a second.
+    pub(crate) fn invalidate_counter(&self, charge: &Charge<'_>) {
+        self.generation(counter_key(charge)).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Ends entries of counters and clients that were reset.

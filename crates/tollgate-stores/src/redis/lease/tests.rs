@@ -11,7 +11,7 @@ fn limit() -> Limit {
 
 fn charge(limit: &Limit) -> Charge<'_> {
     let (subject, counter, effect) = (Subject(1), CounterId(2), Effect::Enforce);
-    Charge { subject, counter, rule: "r", limit, cost: 1, effect, leases: true }
+    Charge { subject, counter, rule: "r", limit, cost: 1, effect, leases: true, refundable: false }
 }
 
 fn admitted(remaining: u32) -> Verdict {
@@ -34,7 +34,7 @@ fn grant(
     mark: u64,
     now: Instant,
 ) {
-    let grant = Grant { granted: 10, valid: Span::from_secs(2), born: 1, mark };
+    let grant = Grant { granted: 10, valid: Span::from_secs(2), born: 1, mark, ..Grant::default() };
     leases.grant(charge, (&request.0, request.1), admitted(500), grant, now);
 }
 
@@ -56,7 +56,8 @@ fn first_lease_of_a_bucket_is_small() {
         let limit = Limit::new(algorithm, 10_000, Window::Length(Span::from_secs(60))).unwrap();
         let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
         let (first, ticket) = request(&leases, &charge, now);
-        let grant = Grant { granted: first.want, valid: Span::from_secs(2), born: 1, mark: 1 };
+        let grant =
+            Grant { granted: first.want, valid: Span::from_secs(2), born: 1, mark: 1, ..Grant::default() };
         leases.grant(&charge, (&first, ticket), admitted(500), grant, now);
         let later = now + SECOND / 4;
         (0..first.want).for_each(|_| _ = take(&leases, &charge, later));
@@ -77,7 +78,7 @@ fn short_leases_at_window_end_keep_the_rate() {
     let at_first = asked.0.want;
     // Two are granted for the last ten milliseconds; one is used, or both are.
     for used in [1, 2, 1] {
-        let grant = Grant { granted: 2, valid: Span::from_millis(10), born: 1, mark: 1 };
+        let grant = Grant { granted: 2, valid: Span::from_millis(10), born: 1, mark: 1, ..Grant::default() };
         leases.grant(&charge, (&asked.0, asked.1), admitted(500), grant, now);
         (0..used).for_each(|_| _ = take(&leases, &charge, now + millisecond));
         asked = request(&leases, &charge, now + 10 * millisecond);

@@ -25,13 +25,26 @@ pub(crate) enum Mode {
 pub(crate) enum Extra {
     #[default]
     None,
-    /// The reply contains the mark that a refund needs.
+    /// The reply contains the mark that a refund of the same decision needs.
     Refundable,
+    /// The reply contains the mark that a refund after the response needs.
+    RefundableLater,
     /// Refunds a charge. `mark` identifies its window or log entry; for a bucket it is the instant at which the charge
     /// would be paid back.
-    Refund { mark: u64, cost: u32 },
+    Refund { mark: u64, cost: u32, later: Option<LaterRefund> },
     /// Requests a lease and settles the previous one.
     Lease(LeaseRequest),
+}
+
+/// What a refund after the response needs in addition.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LaterRefund {
+    /// The generation of the counter.
+    pub(crate) born: u64,
+    /// The number of the charge in its bucket.
+    pub(crate) order: u32,
+    /// What had been refunded to the bucket before the charge.
+    pub(crate) refunded: u64,
 }
 
 /// A request for leased units.
@@ -89,6 +102,7 @@ mod bit {
     pub(super) const LEASE: u8 = 4;
     pub(super) const REFUND: u8 = 8;
     pub(super) const REFUNDABLE: u8 = 16;
+    pub(super) const LATER: u8 = 32;
 }
 
 /// One call of the script.
@@ -132,7 +146,9 @@ impl ScriptCall {
         let mut bits = match extra {
             Extra::None => 0,
             Extra::Refundable => bit::REFUNDABLE,
-            Extra::Refund { .. } => bit::REFUND,
+            Extra::RefundableLater => bit::REFUNDABLE | bit::LATER,
+            Extra::Refund { later: None, .. } => bit::REFUND,
+            Extra::Refund { later: Some(_), .. } => bit::REFUND | bit::LATER,
             Extra::Lease(_) => bit::LEASE,
         };
         bits |= if charge.effect == Effect::Shadow { bit::SHADOW } else { 0 };
@@ -157,11 +173,8 @@ impl ScriptCall {
         }
         match extra {
             Extra::Lease(request) => self.lease(&request),
-            Extra::Refund { mark, cost } => {
-                self.number::<7>(mark);
-                self.number::<4>(u64::from(cost));
-            }
-            Extra::None | Extra::Refundable => {}
+            Extra::Refund { mark, cost, later } => self.refund(mark, cost, later),
+            Extra::None | Extra::Refundable | Extra::RefundableLater => {}
         }
         self.keys.push(keys::counter(charge).name);
     }
@@ -176,6 +189,16 @@ impl ScriptCall {
             command.arg(policy.as_slice()).arg(client.as_bytes());
         }
         command
+    }
+
+    fn refund(&mut self, mark: u64, cost: u32, later: Option<LaterRefund>) {
+        self.number::<7>(mark);
+        self.number::<4>(u64::from(cost));
+        if let Some(LaterRefund { born, order, refunded }) = later {
+            self.number::<7>(born);
+            self.number::<4>(u64::from(order));
+            self.number::<7>(refunded);
+        }
     }
 
     fn lease(&mut self, lease: &LeaseRequest) {

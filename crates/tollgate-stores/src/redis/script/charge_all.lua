@@ -5,8 +5,9 @@
 -- ARGV[2]  the penalty policy, and ARGV[3] the client's printed name, if the call has a penalty. For compare-and-set:
 --          the expected value and the new value.
 -- Reply    { now, cooldown or -1, violation added (1) or in cooldown before (2), then per charge: outcome, remaining,
---            wait, reset [, granted, valid for, born, mark] }; times in microseconds. For a call that only settles a
---            lease, "valid for" is 1 if the lease had a record.
+--            wait, reset [, granted, valid for, born, mark [, number, refunded before]] }; times in microseconds. For a
+--            call that only settles a lease, "valid for" is 1 if the lease had a record. For a refund: outcome, remaining,
+--            wait, reset, 1 if it was applied.
 --
 -- Numbers are integers up to 2^53, so doubles are exact: limits with larger products are rejected when they are loaded.
 -- For such a and b, floor(a / b) and ceil(a / b) are exact too. State is packed, because bytes per counter times clients
@@ -193,9 +194,69 @@ end
 -- Each judge_* fills `c` with outcome (0 refuse, 1 admit, 2 never), wait, remaining and reset before the charge, the reset
 -- after it, and what write_* needs. Each write_* stores the state; `extra` is what a lease takes beyond the charge.
 
--- Takes back the unspent units of a lease, or a charge of a decision that another shard refused. `born` identifies leases
--- from before a reset.
-local function settle_bucket(c, debt)
+-- A refund of a charge brings the refill of later charges forward, not that of earlier ones. So a bucket with charges that
+-- may be refunded keeps how many they were, the sum of the oldest refunds, and the latest ones: the number of the charge
+-- and what was refunded of it, ascending. The sum starts high, so that what is subtracted for rounding leaves it positive.
+local REFUNDS_MAX, REFUNDED_START, REFUNDED_MAX = 8, 4294967296, 4503599627370496
+
+local function read_refunds(c, value)
+  local position
+  c.charged, c.refunded, position = unpack('>I4I7', value, 44)
+  c.refunds = {}
+  while position <= #value do
+    local order, debt
+    order, debt, position = unpack('>I4I7', value, position)
+    c.refunds[#c.refunds + 1] = { order, debt }
+  end
+end
+
+local function pack_refunds(c)
+  local packed = pack('>I4I7', c.charged, c.refunded)
+  for _, refund in ipairs(c.refunds) do packed = packed .. pack('>I4I7', refund[1], refund[2]) end
+  return packed
+end
+
+local function refunded_before(c, order)
+  local sum = c.refunded
+  for _, refund in ipairs(c.refunds) do
+    if refund[1] < order then sum = sum + refund[2] end
+  end
+  return sum
+end
+
+local function note_refund(c, back)
+  if not c.refunds or back == 0 then return end
+  -- Units that belong to no numbered charge count as the oldest.
+  if not c.later then c.refunded = c.refunded + back return end
+  local index = #c.refunds + 1
+  while index > 1 and c.refunds[index - 1][1] > c.order do index = index - 1 end
+  table.insert(c.refunds, index, { c.order, back })
+  if #c.refunds > REFUNDS_MAX then c.refunded = c.refunded + table.remove(c.refunds, 1)[2] end
+end
+
+-- Numbers a charge that may be refunded later, after which the bucket owes `debt`.
+local function number_charge(c, debt)
+  if c.born == 0 then c.born = now end
+  if not c.refunds then c.charged, c.refunded, c.refunds = 0, REFUNDED_START, {} end
+  -- Before the numbers overflow, a new generation begins: earlier charges stay counted.
+  if c.charged >= 4294967295 or c.refunded > REFUNDED_MAX then
+    c.born, c.charged, c.refunded, c.refunds = now, 0, REFUNDED_START, {}
+  end
+  c.charged = c.charged + 1
+  c.given_order = c.charged
+  -- The instant at which the charge is paid back was rounded up to a whole tick.
+  c.given_refunded = refunded_before(c, c.charged) - (c.rate - debt % c.rate) % c.rate
+end
+
+-- Whether requests behind the refunded one wait for their start: the queue does not move, unless it was the last.
+local function holds_place(c, debt, at)
+  local has_queue = c.kind == 3 or c.kind == 2 and debt > c.at_once
+  return has_queue and (at + ceil(debt / c.rate)) * c.tick ~= c.mark
+end
+
+-- Takes back the unspent units of a lease, a charge of a decision that another shard refused, or one whose response is
+-- refunded. `born` identifies leases and charges from before a reset.
+local function settle_bucket(c, debt, at)
   local back = c.unspent * c.window
   if c.granted > 0 then
     if c.given_born ~= c.born then return debt end
@@ -209,12 +270,18 @@ local function settle_bucket(c, debt)
     -- At its mark, the refunded charge would be paid back along with the debt before it. Only what time has not paid back
     -- by now is refunded: more would free what other requests have taken since.
     if now >= c.mark then return debt end
+    local owed = (ceil(c.mark / c.tick) - at) * c.rate
+    if c.later then
+      if c.given_born ~= c.born or not c.refunds or holds_place(c, debt, at) then return debt end
+      owed = owed - refunded_before(c, c.order) + c.given_refunded
+    end
+    if owed <= 0 then return debt end
     c.settled = true
-    local owed = (ceil(c.mark / c.tick) - floor(now / c.tick)) * c.rate
     if owed < back then back = owed end
   end
-  debt = debt - back
-  return debt < 0 and 0 or debt
+  if back > debt then back = debt end
+  note_refund(c, back)
+  return debt - back
 end
 
 -- The debt at tick `ticks`, given the debt at tick `at`. Leased units stay owed: they may be used at the last moment, and
@@ -243,6 +310,8 @@ local function judge_bucket(c, key)
       c.born, c.epoch, c.earlier, c.current = unpack('>I7I6I4I4', value, 23)
       if c.healed then c.epoch, c.earlier, c.current = epoch, 0, c.earlier + c.current end
     end
+    -- In another tick, or moved by a wrong clock, what was refunded means something else.
+    if #value > 43 and unit == c.tick and not c.healed then read_refunds(c, value) end
   end
   if debt > c.most then debt = c.most end
   -- A lease is outstanding until the end of the epoch after its own, longer than it is valid. Leases of crashed nodes lapse
@@ -254,8 +323,9 @@ local function judge_bucket(c, key)
   end
   if c.epoch < epoch then c.epoch = epoch end
   debt, at = pay_back(c, debt, at, ticks)
-  debt = pay_back(c, settle_bucket(c, debt), at, at)
-  if c.earlier + c.current == 0 then c.born = 0 end
+  debt = pay_back(c, settle_bucket(c, debt, at), at, at)
+  if debt == 0 then c.refunds = nil end
+  if c.earlier + c.current == 0 and not c.refunds then c.born = 0 end
   c.debt, c.at = debt, at
 
   local room, wanted = c.most - debt, (c.cost == 0 and 1 or c.cost) * c.window
@@ -281,9 +351,11 @@ local function write_bucket(c, key, taken, extra)
   local state = pack('>I3I7I7', c.tick, debt, c.at)
   local ttl = wait_until((c.at + ceil(debt / (c.rate > 0 and c.rate or 1))) * c.tick)
   if extra > 0 and c.born == 0 then c.born = now end
+  if c.later and taken > 0 then number_charge(c, debt) end
   if c.born > 0 then
     local current = c.current + extra
     state = state .. pack('>I7I6I4I4', c.born, c.epoch, c.earlier, current)
+    if c.refunds then state = state .. pack_refunds(c) end
     -- Leases that are never settled are paid back from when they lapse.
     local lapsed = 2 * LEASE + ceil((c.earlier + current) * c.window / (c.rate > 0 and c.rate or 1)) * c.tick
     if ttl < lapsed then ttl = lapsed end
@@ -305,7 +377,7 @@ local function judge_fixed(c, key)
   -- A count from a window ahead of the clock still stands: that window is the current one.
   c.start, c.stop = c.bounds(at and at > now and at or now)
   if not at or at < c.start then used, c.born = 0, 0 end
-  if c.unspent > 0 and c.mark == c.start and (not c.leased or c.given_born == c.born) then
+  if c.unspent > 0 and c.mark == c.start and (not c.by_born or c.given_born == c.born) then
     used, c.settled = used - c.unspent, true
     if used < 0 then used = 0 end
   end
@@ -325,17 +397,17 @@ local function write_fixed(c, key, taken, extra)
   local used = c.used + taken + extra
   if used > 4294967295 then used = 4294967295 end
   local state = pack('>I4I7', used, c.start)
-  if extra > 0 and c.born == 0 then c.born = now end
+  if (extra > 0 or c.later and taken > 0) and c.born == 0 then c.born = now end
   if c.born > 0 then state = state .. pack('>I7', c.born) end
   c.given_mark = c.start
   keep(c, key, state, wait_until(c.stop))
 end
 
 -- The counts of this window and the previous one without the unspent units of a lease of either: units of the previous
--- window still weigh, and the node that returns them cannot use them any more. `born` identifies leases from before a
--- reset. A refund has no `born`, so only the current window accepts it.
+-- window still weigh, and the node that returns them cannot use them any more. `born` identifies leases and charges from
+-- before a reset. Only the current window accepts a refund.
 local function settle_sliding(c, start, current, previous)
-  if c.unspent == 0 or (c.leased and c.given_born ~= c.born) then return current, previous end
+  if c.unspent == 0 or (c.by_born and c.given_born ~= c.born) then return current, previous end
   if c.mark == start then
     current, c.settled = current - c.unspent, true
   elseif c.leased and c.mark == start - c.window then
@@ -384,7 +456,7 @@ local function write_sliding(c, key, taken, extra)
   local current = c.current + taken + extra
   if current > 4294967295 then current = 4294967295 end
   local state = pack('>I4I4I7', current, c.previous, c.start * c.tick)
-  if extra > 0 and c.born == 0 then c.born = now end
+  if (extra > 0 or c.later and taken > 0) and c.born == 0 then c.born = now end
   if c.born > 0 then state = state .. pack('>I7', c.born) end
   c.given_mark = c.start
   keep(c, key, state, wait_until((c.start + 2 * c.window) * c.tick))
@@ -474,7 +546,7 @@ local function write_log(c, key, taken, _)
   redis.call('PEXPIRE', key, floor(wait_until((c.last and c.last > c.moment and c.last or c.moment) + c.length) / 1000) + 1)
 end
 
--- Refunds a charge of a decision that another shard refused.
+-- Takes back a charge. The instant of its entry identifies it, before and after a reset.
 local function refund_log(c, key)
   local found, length = nil, redis.call('LLEN', key)
   for back = 1, length < 1000 and length or 1000 do
@@ -491,6 +563,7 @@ local function refund_log(c, key)
     else taken = taken > c.unspent and taken - c.unspent or 0 end
     redis.call('LSET', key, -back, pack('>I7I7I4', at, before, taken))
   end
+  c.settled = true
   -- Empty entries at the end would make the log seem in use.
   for _ = 1, length do
     local _, _, taken = entry(key, -1)
@@ -535,11 +608,18 @@ local function read_charge(position)
     c.bounds = between(first, second, third, fourth)
   end
   if has(c.bits, 4) then
-    c.leased = true
+    c.leased, c.by_born = true, true
     c.want, c.nodes, c.granted, c.unspent, c.settled_lease, c.new_lease, position = unpack('>I4I2I4I4c17c17', arg, position)
   end
-  if has(c.bits, 8) then c.mark, c.unspent, position = unpack('>I7I4', arg, position) end
   c.shadow, c.violation, c.refundable = has(c.bits, 1), has(c.bits, 2), has(c.bits, 16)
+  c.refund, c.later = has(c.bits, 8), has(c.bits, 32)
+  if c.refund then
+    c.mark, c.unspent, position = unpack('>I7I4', arg, position)
+    if c.later then
+      c.by_born = true
+      c.given_born, c.order, c.given_refunded, position = unpack('>I7I4I7', arg, position)
+    end
+  end
   return c, position
 end
 
@@ -685,6 +765,13 @@ for _, c in ipairs(charges) do
   if c.leased or c.refundable then
     answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4] = c.extra or 0, c.valid or 0, c.born or 0, c.given_mark or 0
     n = n + 4
+    if c.later then
+      answer[n + 1], answer[n + 2] = c.given_order or 0, c.given_refunded or 0
+      n = n + 2
+    end
+  elseif c.refund then
+    n = n + 1
+    answer[n] = c.settled and 1 or 0
   end
 end
 return answer

@@ -27,6 +27,8 @@ pub(crate) struct Reply {
 pub(crate) struct ChargeReply {
     pub(crate) verdict: Verdict,
     pub(crate) grant: Option<Grant>,
+    /// Whether the refund was applied, if it was one.
+    pub(crate) refunded: bool,
 }
 
 /// Leased units, or the mark for a refund.
@@ -38,6 +40,9 @@ pub(crate) struct Grant {
     pub(crate) born: u64,
     /// The window, epoch or log entry.
     pub(crate) mark: u64,
+    /// The number of the charge in its bucket, and what had been refunded before it, for a refund after the response.
+    pub(crate) order: u64,
+    pub(crate) refunded_before: u64,
 }
 
 /// The script returned something other than its documented reply.
@@ -64,16 +69,20 @@ impl ChargeReply {
             1 => Outcome::Admit { delay: wait },
             _ => Outcome::Never,
         };
+        let is_later = extra == Extra::RefundableLater;
         let grant = match extra {
-            Extra::Lease(_) | Extra::Refundable => Some(Grant {
+            Extra::Lease(_) | Extra::Refundable | Extra::RefundableLater => Some(Grant {
                 granted: narrow(next()?),
                 valid: Span::from_micros(unsigned(next()?)),
                 born: unsigned(next()?),
                 mark: unsigned(next()?),
+                order: if is_later { unsigned(next()?) } else { 0 },
+                refunded_before: if is_later { unsigned(next()?) } else { 0 },
             }),
             Extra::None | Extra::Refund { .. } => None,
         };
-        Ok(ChargeReply { verdict: Verdict { outcome, remaining, reset_after }, grant })
+        let refunded = matches!(extra, Extra::Refund { .. }) && next()? == 1;
+        Ok(ChargeReply { verdict: Verdict { outcome, remaining, reset_after }, grant, refunded })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::sql::error::{DatabaseError, ValueError};
 use crate::sql::query::Value;
 
 /// Keys of a rule that have no column of their own.
-const OTHER_RULE_KEYS: [&str; 2] = ["cost", "sample_allowed"];
+const OTHER_RULE_KEYS: [&str; 4] = ["cost", "sample_allowed", "count", "refund_statuses"];
 /// Keys of a rule or tier that replace `limits`.
 const SHORT_FORM: [&str; 5] =
     ["requests_per_second", "requests_per_minute", "requests_per_hour", "requests_per_day", "burst_size"];
@@ -249,6 +249,8 @@ mod tests {
                 "response": {"status": 503, "message": "", "retry_after_floor": 5}, "enabled": false
             }),
             json!({"per": ["user"], "limits": [], "cost": "descriptor:tokens"}),
+            json!({"per": ["user"], "limits": [], "count": "on_failure"}),
+            json!({"per": ["user"], "limits": [], "refund_statuses": ["5xx", 404]}),
             json!({"per": ["user"], "cost": 3, "requests_per_second": 5, "requests_per_day": 10, "burst_size": 7}),
             json!({"when": {}, "per": [], "limits": [], "max_delay": 3, "leases": true}),
         ];

@@ -51,7 +51,16 @@ impl Gauge {
 
     pub(crate) fn charge(&self, cost: u32) -> Charge<'_> {
         let Gauge { limit, subject, counter, rule, effect } = self;
-        Charge { subject: *subject, counter: *counter, rule, limit, cost, effect: *effect, leases: true }
+        Charge {
+            subject: *subject,
+            counter: *counter,
+            rule,
+            limit,
+            cost,
+            effect: *effect,
+            leases: true,
+            refundable: false,
+        }
     }
 }
 

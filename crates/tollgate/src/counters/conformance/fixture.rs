@@ -38,7 +38,16 @@ impl TestLimit {
 
     pub(super) fn charge(&self, cost: u32) -> Charge<'_> {
         let TestLimit { limit, subject, counter, rule, effect } = self;
-        Charge { subject: *subject, counter: *counter, rule, limit, cost, effect: *effect, leases: true }
+        Charge {
+            subject: *subject,
+            counter: *counter,
+            rule,
+            limit,
+            cost,
+            effect: *effect,
+            leases: true,
+            refundable: false,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use super::penalties::{TestClient, strict};
 use crate::counters::{Charges, CounterAdmin};
 use crate::limit::Algorithm;
 
-fn reset<H: Harness>(harness: &H, charges: &Charges<'_>) -> usize {
+pub(super) fn reset<H: Harness>(harness: &H, charges: &Charges<'_>) -> usize {
     match harness.block_on(harness.store().reset(charges)) {
         Ok(count) => count,
         Err(error) => panic!("the reset failed: {error}"),

@@ -14,12 +14,21 @@ fn nodes(number: u32) -> NonZeroU32 {
 
 fn charges(limit: &Limit, cost: u32) -> Charges<'_> {
     let (subject, counter) = (Subject(7), CounterId(9));
-    let charge = Charge { subject, counter, rule: "r", limit, cost, effect: Effect::Enforce, leases: true };
+    let charge = Charge {
+        subject,
+        counter,
+        rule: "r",
+        limit,
+        cost,
+        effect: Effect::Enforce,
+        leases: true,
+        refundable: false,
+    };
     Charges { charges: SmallVec::from_slice(&[charge]), ..Charges::default() }
 }
 
 fn admitted(fallback: &Fallback, limit: &Limit, number: u32) -> usize {
-    let charge = |_: &u32| fallback.charge(&charges(limit, 1), nodes(number), NOW).verdicts[0].admits();
+    let charge = |_: &u32| fallback.charge(&charges(limit, 1), nodes(number), NOW).0.verdicts[0].admits();
     (0..1_000).filter(charge).count()
 }
 
@@ -45,7 +54,7 @@ fn cost_above_the_share_passes_while_it_is_unused() {
     for algorithm in Algorithm::ALL {
         let limit = Limit::new(algorithm, 100, MINUTE).unwrap();
         let fallback = Fallback::new(MemoryBounds::default());
-        let outcome = |cost: u32| fallback.charge(&charges(&limit, cost), nodes(4), NOW).verdicts[0];
+        let outcome = |cost: u32| fallback.charge(&charges(&limit, cost), nodes(4), NOW).0.verdicts[0];
         assert!(outcome(80).admits(), "{algorithm}");
         assert!(matches!(outcome(80).outcome, Outcome::Refuse { .. }), "{algorithm}");
         assert_eq!(outcome(101).outcome, Outcome::Never, "{algorithm}");
@@ -94,7 +103,7 @@ fn returned_transfer_adds_to_new_charges() {
     for algorithm in Algorithm::ALL {
         let limit = Limit::new(algorithm, 100, MINUTE).unwrap();
         let fallback = Fallback::new(MemoryBounds::default());
-        assert!(fallback.charge(&charges(&limit, 60), nodes(1), NOW).verdicts[0].admits());
+        assert!(fallback.charge(&charges(&limit, 60), nodes(1), NOW).0.verdicts[0].admits());
         let transfer = fallback.transfer(&charges(&limit, 1), NOW);
         assert_eq!(admitted(&fallback, &limit, 1), 40, "{algorithm}: a transfer frees nothing of the share");
         drop(transfer);
@@ -158,7 +167,7 @@ fn full_pending_list_counts_untracked_charges() {
     let mut in_one_shard = charges(&limit, 1);
     for number in [0, SHARDS as u128, 2 * SHARDS as u128] {
         in_one_shard.charges[0].subject = Subject(number);
-        assert!(fallback.charge(&in_one_shard, nodes(1), NOW).verdicts[0].admits());
+        assert!(fallback.charge(&in_one_shard, nodes(1), NOW).0.verdicts[0].admits());
     }
     let ReconcileStatus { pending, untracked, .. } = fallback.status();
     assert_eq!((pending, untracked), (1, 2));

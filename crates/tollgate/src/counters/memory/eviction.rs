@@ -75,6 +75,7 @@ impl Shard {
     /// Drops restored counters and expired penalty records, and releases unused memory.
     pub(super) fn sweep(&mut self, now: Timestamp) {
         self.drop_restored(now);
+        self.ledger.sweep(now);
         self.penalties.drop_expired(now);
         self.counters.shrink();
         if self.logs.len() < self.logs.capacity() / 4 {
@@ -144,7 +145,16 @@ mod tests {
 
     fn charge(limit: &Limit) -> Charge<'_> {
         let (subject, counter) = (Subject(0), CounterId(0));
-        Charge { subject, counter, rule: "eviction", limit, cost: 1, effect: Effect::Enforce, leases: false }
+        Charge {
+            subject,
+            counter,
+            rule: "eviction",
+            limit,
+            cost: 1,
+            effect: Effect::Enforce,
+            leases: false,
+            refundable: false,
+        }
     }
 
     fn key(number: u64) -> Key {

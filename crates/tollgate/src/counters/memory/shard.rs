@@ -5,6 +5,7 @@ use hashbrown::HashTable;
 use super::entry::Entry;
 use super::fair_share::{TenantSlot, TenantUsage};
 use super::penalties::PenaltyTable;
+use super::refunds::Ledger;
 use super::table::Table;
 use super::{Key, MemoryBounds};
 use crate::algorithms::sliding_window_log::Log;
@@ -32,16 +33,16 @@ pub(super) struct LogEntry {
 pub(super) struct Evaluated {
     pub(super) verdict: Verdict,
     /// The counter, or the overflow counter in its place.
-    key: Key,
+    pub(super) key: Key,
     /// The tenant that a new counter is accounted to.
     tenant: TenantSlot,
     /// Whether a wrong clock wrote the state from the future, so that it was moved to now.
     rewound: bool,
-    next: Write,
+    pub(super) next: Write,
 }
 
 /// What an admitted charge writes.
-enum Write {
+pub(super) enum Write {
     /// Nothing, for a refusal or a peek.
     Nothing,
     /// The next state of a counter.
@@ -57,6 +58,7 @@ pub(super) struct Shard {
     pub(super) next_restored_at: Timestamp,
     pub(super) logs: HashTable<LogEntry>,
     pub(super) penalties: PenaltyTable,
+    pub(super) ledger: Ledger,
     pub(super) keys_max: usize,
     pub(super) log_bytes_max: usize,
     pub(super) log_bytes: usize,
@@ -85,6 +87,7 @@ impl Shard {
             penalties: PenaltyTable::new(
                 share(bounds.penalties_max).max(usize::from(bounds.penalties_max > 0)),
             ),
+            ledger: Ledger::default(),
             // At least one: otherwise no client of the shard would have its own counter.
             keys_max: share(bounds.keys_max.get()).max(1),
             log_bytes_max: share(bounds.log_bytes_max),
@@ -101,7 +104,7 @@ impl Shard {
 
     pub(super) fn bytes(&self) -> usize {
         let usage = self.usage.counters.bytes() + self.usage.log_bytes.bytes();
-        self.counters.bytes() + self.log_bytes + self.penalties.bytes() + usage
+        self.counters.bytes() + self.log_bytes + self.penalties.bytes() + self.ledger.bytes() + usage
     }
 
     /// The fast path of [`Shard::charge`]: a bucket that exists and admits. Otherwise returns `None` and writes nothing.
@@ -304,12 +307,14 @@ impl Shard {
     pub(super) fn remove(&mut self, key: Key) -> bool {
         if let Some(entry) = self.counters.remove(key) {
             self.usage.counters.subtract(entry.tenant(), 1);
+            self.ledger.note_removal(key, entry.restored_at());
             return true;
         }
         if let Ok(found) = self.logs.find_entry(key.hash(), |entry| entry.key == key) {
             let (entry, _) = found.remove();
             self.log_bytes -= entry.reserved;
             self.usage.log_bytes.subtract(entry.tenant, entry.reserved);
+            self.ledger.note_removal(key, entry.restored_at);
             return true;
         }
         false
