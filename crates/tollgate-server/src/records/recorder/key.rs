@@ -188,7 +188,7 @@ mod tests {
             Request { api_key: Some(ApiKey::parse("secret").unwrap()), ..request() },
         ];
         for (request, tenant) in requests.iter().zip([None, Some("acme")].into_iter().cycle()) {
-            let identifier = Identifier::of(request, 64).unwrap();
+            let identifier = Identifier::of(request, IpPrefixes::DEFAULT).unwrap();
             let (mut key, mut fields) = (Vec::new(), Vec::new());
             write_window_key(&mut key, identifier, tenant, "/api/*");
             key.extend_from_slice(b"the next key");
