@@ -25,6 +25,8 @@ local shapes = {
   end,
 }
 
+shapes.get = function() return wrk.format("GET", "/items") end
+
 local keys = {}
 
 shapes.keys = function(id)

@@ -7,8 +7,9 @@ use anyhow::Result;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::counters::{Charge, Charges, Effect};
+use tollgate::identity::IpPrefixes;
 use tollgate::identity::SubjectHasher;
-use tollgate::rules::{IPV6_PREFIX_DEFAULT, RuleLimit};
+use tollgate::rules::RuleLimit;
 use tollgate::{
     Algorithm, Client, Endpoint, Id, Limit, Limiter, MemoryCounters, Request, Seed, Span, Timestamp, Window,
 };
@@ -88,7 +89,7 @@ impl Contender for Store {
     fn check(&self, key: &String) -> bool {
         let Ok(user) = Id::parse(key) else { return false };
         let mut values = SubjectHasher::new(self.seed);
-        values.push_client(Client::User(user), IPV6_PREFIX_DEFAULT);
+        values.push_client(Client::User(user), IpPrefixes::DEFAULT);
         let mut charges = Charges::default();
         charges.charges.push(Charge {
             subject: values.subject(),

@@ -19,11 +19,16 @@ pub struct Load {
 
 /// Loads `address` from `core` for a while; `shape` is passed to `check.lua`. Responses other than 2xx or 3xx are errors.
 pub fn run(address: SocketAddr, shape: &[&str], core: usize, duration: Duration) -> Result<Load> {
+    run_url(&format!("http://{address}"), shape, core, duration)
+}
+
+/// Like [`run`], with a scheme. Certificates are not verified.
+pub fn run_url(url: &str, shape: &[&str], core: usize, duration: Duration) -> Result<Load> {
     let output = Command::new("taskset")
         .args(["-c", &core.to_string(), "wrk", "-t1", &format!("-c{CONNECTIONS}")])
         .arg(format!("-d{}s", duration.as_secs()))
         .args(["-s", concat!(env!("CARGO_MANIFEST_DIR"), "/check.lua")])
-        .args([&format!("http://{address}"), "--"])
+        .args([url, "--"])
         .args(shape)
         .output()
         .context("cannot start wrk under taskset")?;

@@ -6,6 +6,7 @@ use crate::commands::audit::Audit;
 use crate::commands::completions::Completions;
 use crate::commands::doctor::Doctor;
 use crate::commands::explain::ExplainArgs;
+use crate::commands::gateway::Gateway;
 use crate::commands::init::Init;
 use crate::commands::inspect::Inspect;
 use crate::commands::man::Man;
@@ -80,6 +81,15 @@ Examples:
 Flags override the environment (TOLLGATE_SECTION__KEY), which overrides the
 file.")]
     Serve(SettingsFlags),
+    /// Protect an API: run the service with a reverse proxy in front of it
+    #[command(after_help = "\
+Examples:
+  tollgate gateway --upstream http://127.0.0.1:3000
+  tollgate gateway --upstream http://10.0.0.5:3000 --upstream http://10.0.0.6:3000
+  tollgate gateway --config tollgate.toml
+
+Without --upstream the routes are those of [proxy] in the settings file.")]
+    Gateway(Gateway),
     /// Write a commented settings file
     Init(Init),
     /// Check the database, Redis, key secret, clocks and versions that a node depends on
@@ -216,6 +226,12 @@ Examples:
   tollgate penalties pardon alice"
     )]
     Penalties(penalties::Command),
+    /// List the upstreams of the reverse proxy and their health (requires a key)
+    #[command(after_help = "\
+Examples:
+  tollgate upstreams
+  tollgate upstreams --json")]
+    Upstreams,
     /// Make the server read its settings file again (requires a key)
     #[command(after_help = "\
 Examples:

@@ -55,6 +55,7 @@ fn run(
 ) -> Result<Exit, CliError> {
     match command {
         Command::Serve(flags) => commands::serve::run(flags, output),
+        Command::Gateway(gateway) => commands::gateway::run(gateway, output),
         Command::Init(init) => commands::init::run(init, output),
         Command::Doctor(doctor) => commands::doctor::run(doctor, output),
         Command::Migrate(migrate) => commands::migrate::run(migrate, output),
@@ -71,6 +72,7 @@ fn run(
         Command::Keys(keys) => commands::keys::run(keys, &connect()?, output),
         Command::Limits(limits) => commands::limits::run(limits, &connect()?, output),
         Command::Penalties(penalties) => commands::penalties::run(penalties, &connect()?, output),
+        Command::Upstreams => commands::upstreams::run(&connect()?, output),
         Command::Reload => commands::reload::run(&connect()?, output),
         Command::Audit(audit) => commands::audit::run(audit, &connect()?, output),
         Command::Decisions(decisions) => commands::decisions::run(decisions, &connect()?, output),

@@ -20,7 +20,8 @@ fn read(file: &str) -> String {
 const RULE_KEYS: [&str; 4] = ["rules", "tiers", "endpoints", "exemptions"];
 
 /// Lists whose items are described key by key.
-const LISTS_OF_TABLES: [&str; 3] = ["auth.callers", "identity.jwt", "identity.login_endpoints"];
+const LISTS_OF_TABLES: [&str; 4] =
+    ["auth.callers", "identity.jwt", "identity.login_endpoints", "proxy.routes"];
 
 /// Settings with their defaults, as in a table.
 type Settings = BTreeMap<String, String>;

@@ -7,7 +7,7 @@ mod support;
 use std::os::unix::fs::PermissionsExt;
 
 use support::{Files, finished, run, tollgate};
-use tollgate_testkit::{RedisServer, free_port};
+use tollgate_testkit::{Certificates, Leaf, RedisServer, free_port};
 
 /// The template with every commented setting switched on: `# key = …` and `# [[rules]]`.
 fn uncommented(template: &str) -> String {
@@ -91,4 +91,32 @@ fn doctor_fails_on_unreachable_servers() {
     let failed = json["checks"].as_array().unwrap().iter().filter(|check| check["status"] == "fail").count();
     assert_eq!(failed, 2, "{json:#}");
     assert!(!ran.stdout.contains("hunter2") && !ran.stderr.contains("hunter2"));
+}
+
+#[test]
+fn doctor_reports_certificates_that_expire() {
+    let files = Files::new(&[]);
+    let folder = files.file("");
+    let certificates = Certificates::create_in(&folder);
+    let until = |end| Leaf { validity: Some(("20200101000000Z", end)), ..Leaf::default() };
+    let expired = certificates.issue("expired", &until("20200102000000Z"));
+    let valid = certificates.issue("valid", &until("20491231000000Z"));
+    let soon = certificates.issue("soon", &Leaf::default());
+    for ((certificate, key), status, found) in
+        [(&expired, "fail", "has expired"), (&soon, "warn", "expires in "), (&valid, "ok", "is valid for ")]
+    {
+        let settings = format!(
+            "[server.tls]\ncertificate_file = \"{}\"\nkey_file = \"{}\"\n",
+            certificate.display(),
+            key.display()
+        );
+        std::fs::write(files.file("tollgate.toml"), settings).unwrap();
+        let settings = files.path("tollgate.toml");
+        let ran = run(&["doctor", "--config", &settings, "--data-dir", &files.path("data"), "--json"]);
+        let json = ran.json();
+        let mut checks = json["checks"].as_array().unwrap().iter();
+        let check = checks.find(|check| check.to_string().contains("certificate ")).expect("a check");
+        assert_eq!(check["status"], status, "{json:#}");
+        assert!(check.to_string().contains(found), "{json:#}");
+    }
 }

@@ -27,5 +27,6 @@ pub(crate) mod rules;
 mod schema;
 pub(crate) mod tiers;
 pub(crate) mod top;
+pub(crate) mod upstreams;
 pub(crate) mod view;
 mod warnings;

@@ -27,6 +27,7 @@ use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
 use crate::config::settings::{ClientIdSettings, InvalidToken, ServerCertificate, Settings};
 use crate::config::sync::{ConfigSync, FileRules, SyncParts};
+use crate::gateways::proxy::Proxy;
 use crate::http::hosts::HostPolicy;
 use crate::http::request_id::RequestIds;
 use crate::listener::{AcceptPolicy, ConnectionStats};
@@ -55,6 +56,8 @@ pub(crate) struct App {
     live: ArcSwap<Reloadable>,
     /// Absent without a configuration file.
     reload: OnceLock<ReloadHandle>,
+    /// Absent without `[proxy]`.
+    proxy: OnceLock<Arc<Proxy>>,
     draining: AtomicBool,
     persistence: Arc<PersistenceStatus>,
     connections: Arc<ConnectionStats>,
@@ -151,6 +154,7 @@ impl App {
             clock,
             live: ArcSwap::from_pointee(live),
             reload: OnceLock::new(),
+            proxy: OnceLock::new(),
             draining: AtomicBool::new(false),
             persistence,
             connections,
@@ -370,6 +374,14 @@ impl App {
         self.reload.get()
     }
 
+    pub(crate) fn set_proxy(&self, proxy: Arc<Proxy>) {
+        let _ = self.proxy.set(proxy);
+    }
+
+    pub(crate) fn proxy(&self) -> Option<&Arc<Proxy>> {
+        self.proxy.get()
+    }
+
     /// Makes `/readyz` report `draining`.
     pub(crate) fn start_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
@@ -398,6 +410,7 @@ impl App {
             persistence: &self.persistence,
             database: self.database,
             node: &self.node,
+            proxy: self.proxy().map(|proxy| &**proxy),
             jwt_stats: &self.jwt_stats,
             jwt: live.jwt.as_deref(),
         };

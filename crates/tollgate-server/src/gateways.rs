@@ -2,9 +2,11 @@
 //!
 //! 1. `original_request` finds the request that a gateway asks about.
 //! 2. `identify` names its client by token, API key, login name and address; `login` reads the name from the body.
-//! 3. `forward_auth` decides with the same [`Checker`](crate::check::Checker) as a check and answers in the gateway's terms.
+//! 3. `forward_auth` and `proxy` decide with the same [`Checker`](crate::check::Checker) as a check: the one answers in the gateway's terms, the
+//!    other forwards the request.
 
 pub(crate) mod forward_auth;
 mod identify;
 mod login;
 mod original_request;
+pub(crate) mod proxy;

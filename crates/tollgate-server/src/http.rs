@@ -18,8 +18,9 @@ pub(crate) mod response;
 mod router;
 pub(crate) mod routes;
 
-pub(crate) use self::call::Call;
-pub(crate) use self::router::RestService;
+pub(crate) use self::call::{Call, read_body};
+pub(crate) use self::hosts::require_one_host;
+pub(crate) use self::router::{RestService, client_address};
 use crate::listener::Payload;
 
 /// A response.

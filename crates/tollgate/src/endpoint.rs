@@ -92,6 +92,29 @@ impl<'a> Endpoint<'a> {
         &self.0
     }
 
+    /// The path that a gateway forwards for a request with this path: normalized as for matching, so that the upstream
+    /// sees the path that was limited, but with matrix parameters and a trailing slash as sent, because upstreams may
+    /// distinguish them. The query is not part of it.
+    ///
+    /// ```
+    /// use tollgate::Endpoint;
+    /// assert_eq!(Endpoint::forwarded_path("//%61pi/../users;v=2/")?, "/users;v=2/");
+    /// # Ok::<(), tollgate::endpoint::EndpointError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::parse`].
+    pub fn forwarded_path(raw: &'a str) -> Result<Cow<'a, str>, EndpointError> {
+        check_length(raw)?;
+        if is_normal(raw) || raw.strip_suffix('/').is_some_and(is_normal) {
+            return Ok(Cow::Borrowed(raw));
+        }
+        let forwarded = normalize_path(raw, MatrixParameters::Keep)?;
+        check_length(&forwarded)?;
+        Ok(Cow::Owned(forwarded))
+    }
+
     /// Folds the case, for servers that ignore it: Unicode simple case folding, also of escaped characters, except that
     /// no character becomes ASCII. The result can exceed the maximum length.
     ///
@@ -207,15 +230,28 @@ fn normal_escapes(segment: &[u8], at: usize) -> Option<usize> {
 }
 
 fn normalize(raw: &str) -> Result<String, EndpointError> {
+    normalize_path(raw, MatrixParameters::Remove)
+}
+
+/// What happens to `;name=value` in a segment.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum MatrixParameters {
+    Remove,
+    /// Kept, like a trailing slash.
+    Keep,
+}
+
+fn normalize_path(raw: &str, parameters: MatrixParameters) -> Result<String, EndpointError> {
     let mut at = path_start(raw)?;
     let path = raw.get(at..).unwrap_or_default();
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let mut normal = String::with_capacity(raw.len() + 1);
+    let mut ends_in_name = false;
     for segment in path.split('/') {
-        push_segment(&mut normal, segment, at)?;
+        ends_in_name = push_segment(&mut normal, segment, at, parameters)?;
         at += segment.len() + 1;
     }
-    if normal.is_empty() {
+    if normal.is_empty() || (parameters == MatrixParameters::Keep && !ends_in_name) {
         normal.push('/');
     }
     Ok(normal)
@@ -232,8 +268,13 @@ fn path_start(raw: &str) -> Result<usize, EndpointError> {
     Ok(start)
 }
 
-/// Appends the segment at byte `at`, or removes the last one for `..`.
-fn push_segment(normal: &mut String, segment: &str, at: usize) -> Result<(), EndpointError> {
+/// Appends the segment at byte `at`, or removes the last one for `..`. Returns whether the segment is a name.
+fn push_segment(
+    normal: &mut String,
+    segment: &str,
+    at: usize,
+    parameters: MatrixParameters,
+) -> Result<bool, EndpointError> {
     let parent = normal.len();
     normal.push('/');
     push_decoded(normal, segment, at)?;
@@ -243,13 +284,14 @@ fn push_segment(normal: &mut String, segment: &str, at: usize) -> Result<(), End
         return Err(EndpointError::DoubleEncodedDot(at));
     }
     let name = decoded.split(';').next().unwrap_or_default();
-    let end = match name {
-        "/" | "/." => parent,
-        "/.." => normal.get(..parent).and_then(|above| above.rfind('/')).unwrap_or(0),
-        _ => parent + name.len(),
+    let (end, is_name) = match name {
+        "/" | "/." => (parent, false),
+        "/.." => (normal.get(..parent).and_then(|above| above.rfind('/')).unwrap_or(0), false),
+        _ if parameters == MatrixParameters::Keep => (normal.len(), true),
+        _ => (parent + name.len(), true),
     };
     normal.truncate(end);
-    Ok(())
+    Ok(is_name)
 }
 
 /// Appends `segment` with each character in normal form, matrix parameters included.

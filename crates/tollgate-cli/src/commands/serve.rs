@@ -11,7 +11,7 @@ use tollgate_server::runtime::serve::{banner, serve};
 use crate::{CliError, Exit, Output};
 
 /// The flags that override environment and file.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct SettingsFlags {
     /// Settings file
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
@@ -27,19 +27,26 @@ pub(crate) struct SettingsFlags {
 impl SettingsFlags {
     /// Loads the settings from flags, environment and file.
     pub(super) fn load(&self) -> Result<Settings, CliError> {
-        let SettingsFlags { config, listen, data_dir } = self;
-        let flags = Flags { config: config.clone(), listen: *listen, data_dir: data_dir.clone() };
-        Ok(Settings::load(&flags, environment())?)
+        Ok(Settings::load(&self.flags(), environment())?)
+    }
+
+    pub(super) fn flags(&self) -> Flags {
+        let SettingsFlags { config, listen, data_dir } = self.clone();
+        Flags { config, listen, data_dir, ..Flags::default() }
     }
 }
 
 /// Host names are not resolved, because a name may have several addresses.
-fn parse_address(text: &str) -> Result<SocketAddr, &'static str> {
+pub(super) fn parse_address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "must be an IP address and a port, such as 127.0.0.1:8080")
 }
 
 pub(crate) fn run(flags: &SettingsFlags, output: &Output) -> Result<Exit, CliError> {
-    let settings = flags.load()?;
+    run_with(flags.load()?, output)
+}
+
+/// Runs the service until a signal ends it.
+pub(super) fn run_with(settings: Settings, output: &Output) -> Result<Exit, CliError> {
     logging::init(&settings.log);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::Runtime)?;

@@ -48,6 +48,7 @@ pages! {
     getting_started_page_runs => "docs/getting-started.md",
     glossary_page_runs => "docs/glossary.md",
     operations_page_runs => "docs/operations.md",
+    proxy_page_runs => "docs/proxy.md",
     records_page_runs => "docs/records.md",
     redis_page_runs => "docs/redis.md",
     rules_page_runs => "docs/rules.md",

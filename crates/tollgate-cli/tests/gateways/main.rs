@@ -9,3 +9,4 @@ mod harness;
 mod logins;
 mod nginx;
 mod setup;
+mod tokens;

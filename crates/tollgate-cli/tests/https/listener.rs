@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use serde_json::Value;
 use tempfile::TempDir;
 use tollgate_testkit::{Certificates, Leaf};
 
@@ -44,6 +45,22 @@ impl TlsService {
         let Certificates { client, client_key, .. } = &self.certificates;
         command.env("TOLLGATE_CERT_FILE", client).env("TOLLGATE_CERT_KEY_FILE", client_key);
         command
+    }
+
+    /// With a new client certificate.
+    fn as_owner_of(&self, subject: &str, names: &str, args: &[&str]) -> Command {
+        let leaf = Leaf { subject, names, usage: "clientAuth", ..Leaf::default() };
+        let (certificate, key) = self.certificates.issue("owner", &leaf);
+        let mut command = self.command(args);
+        command.env("TOLLGATE_CERT_FILE", certificate).env("TOLLGATE_CERT_KEY_FILE", key);
+        command
+    }
+
+    fn readiness(&self) -> Value {
+        let url = format!("https://localhost:{}/readyz", self.service.address.port());
+        let mut curl = Command::new("curl");
+        let got = curl.args(["-sS", &url, "--cacert"]).arg(&self.certificates.authority).output().unwrap();
+        serde_json::from_slice(&got.stdout).unwrap()
     }
 
     /// Gives the server a new certificate of the same authority.
@@ -109,8 +126,13 @@ fn invalid_certificate_keeps_the_old_one() {
         tls.service.log().contains("contains no certificate in PEM format").then_some(())
     });
     done(&mut tls.command(&CHECK));
+    let ready = tls.readiness();
+    let problem = ready["config_error"].as_str().unwrap_or_default();
+    assert!(problem.contains("server.tls.certificate_file"), "{ready}");
+    assert_eq!(ready["status"], "degraded");
     tls.renew("/CN=repaired");
     wait_for("the repaired certificate", || tls.shows("repaired").then_some(()));
+    wait_for("readiness", || (tls.readiness()["status"] == "ready").then_some(()));
 }
 
 #[test]
@@ -128,6 +150,42 @@ fn caller_is_identified_by_its_certificate() {
     let flags = ["--cert-file", text(&strange.0), "--cert-key-file", text(&strange.1)];
     let shown = error(&mut tls.command(&[&CHECK[..], &flags].concat()));
     assert!(shown.contains("no caller of [[auth.callers]] has the client certificate"), "{shown}");
+}
+
+#[test]
+fn each_name_of_a_certificate_identifies_its_caller() {
+    let callers = [
+        ("billing", "subject = \"CN=billing,O=Acme\"", ""),
+        ("orders", "uri = \"urn:service:orders\"", "tenant = \"acme\""),
+        ("reports", "spiffe = \"spiffe://test/reports\"", ""),
+    ];
+    let callers = callers.map(|(name, certificate, more)| {
+        format!(
+            "[[auth.callers]]\nname = \"{name}\"\ncertificate = {{ {certificate} }}\nscopes = [\"check\"]\n{more}\n"
+        )
+    });
+    let tls = TlsService::start(|certificates| {
+        let authority = &certificates.authority;
+        format!("client_ca_file = {authority:?}\n[auth]\nopen_checks = false\n{}", callers.concat())
+    });
+    done(&mut tls.as_owner_of("/O=Acme/CN=billing", "DNS:a.test", &CHECK));
+    done(&mut tls.as_owner_of("/CN=a", "DNS:a.test, URI:spiffe://test/reports", &CHECK));
+    let orders = |tenant: &str| {
+        tls.as_owner_of("/CN=a", "URI:urn:service:orders", &[&CHECK[..], &["--tenant", tenant]].concat())
+    };
+    done(&mut orders("acme"));
+    let shown = error(&mut orders("globex"));
+    assert!(shown.contains("acme"), "{shown}");
+    for (subject, names) in [
+        ("/CN=billing", "DNS:a.test"),
+        ("/O=Other/CN=billing", "DNS:a.test"),
+        ("/CN=billing,O=Acme", "DNS:a.test"),
+        ("/CN=a", "URI:spiffe://test/reports/x"),
+        ("/CN=a", "DNS:urn"),
+    ] {
+        let shown = error(&mut tls.as_owner_of(subject, names, &CHECK));
+        assert!(shown.contains("no caller of [[auth.callers]]"), "{subject} {names}: {shown}");
+    }
 }
 
 #[test]

@@ -3,15 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use tollgate_testkit::RedisServer;
+use tempfile::TempDir;
+use tollgate_testkit::{Certificates, RedisServer};
 
 use crate::harness::{Service, wait_for};
 use crate::{admitted, check, service, sharing};
 
 /// Names in the docs with the prefix of a metric that are not metrics.
-const NO_METRICS: [&str; 4] =
-    ["tollgate_migrations", "tollgate_records_migrations", "tollgate_server", "tollgate_store_"];
+const NO_METRICS: [&str; 5] = [
+    "tollgate_migrations",
+    "tollgate_records_migrations",
+    "tollgate_server",
+    "tollgate_store_",
+    "tollgate_tls_",
+];
 
 /// One metric family.
 #[derive(Default)]
@@ -66,7 +73,28 @@ fn exported() -> BTreeMap<String, Family> {
     redis.kill9();
     wait_for("the outage to be noticed", || check(&service, "bob").1.then_some(()));
     all.extend(families(&service.get("/metrics").text));
+    all.extend(families(&metrics_over_tls()));
+    all.extend(families(&Service::with_config(PROXY).get("/metrics").text));
     all
+}
+
+/// A node with a reverse proxy.
+const PROXY: &str =
+    "[proxy]\nlisten = \"127.0.0.1:0\"\n[[proxy.routes]]\nupstreams = [\"http://127.0.0.1:9\"]\n";
+
+/// The metrics of a node with `[server.tls]`.
+fn metrics_over_tls() -> String {
+    let folder = TempDir::new().unwrap();
+    let Certificates { server, server_key, authority, .. } = Certificates::create_in(folder.path());
+    let tls = format!(
+        "[server.tls]\ncertificate_file = \"{}\"\nkey_file = \"{}\"",
+        server.display(),
+        server_key.display()
+    );
+    let service = Service::with_config(&tls);
+    let url = format!("https://localhost:{}/metrics", service.address.port());
+    let scraped = Command::new("curl").args(["-sS", &url, "--cacert"]).arg(authority).output().unwrap();
+    String::from_utf8(scraped.stdout).unwrap()
 }
 
 #[test]
@@ -132,14 +160,19 @@ fn operations_table_equals_the_exported_metrics() {
 }
 
 #[test]
-fn memory_node_exports_all_but_the_store_metrics() {
+fn memory_node_without_tls_and_proxy_exports_all_other_metrics() {
     let service = Service::with_config(
-        "[[rules]]\nname = \"trial\"\nper = \"user\"\naction = \"log_only\"\nlimits = [{ requests = 1, window = \"1h\" }]",
+        "[[rules]]\nname = \"trial\"\nper = \"user\"\naction = \"log_only\"\ncount = \"on_failure\"\n\
+         limits = [{ requests = 1, window = \"1h\" }]",
     );
     service.check("alice", "/x");
-    let is_shared =
-        |name: &str| name.starts_with("tollgate_store_") || name == "tollgate_degraded_decisions_total";
-    let expected = documented().into_iter().filter(|(name, _)| !is_shared(name));
+    let is_absent = |name: &str| {
+        let starts = ["tollgate_store_", "tollgate_tls_", "tollgate_degraded_decisions_total"];
+        let is_of_proxy = name.starts_with("tollgate_upstream_")
+            || (name.starts_with("tollgate_proxy_") && !name.starts_with("tollgate_proxy_headers_"));
+        is_of_proxy || starts.iter().any(|start| name.starts_with(start))
+    };
+    let expected = documented().into_iter().filter(|(name, _)| !is_absent(name));
     assert_eq!(described(families(&service.get("/metrics").text)), expected.collect());
 }
 

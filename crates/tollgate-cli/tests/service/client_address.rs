@@ -154,3 +154,29 @@ fn reload_changes_the_trusted_proxies() {
     reload("ipv4_prefix = 24");
     assert_eq!(through("198.51.102.1"), 429, "the peer again");
 }
+
+/// The status of a request after a PROXY header, version 1.
+fn after_proxy_header(service: &Service, source: &str) -> u16 {
+    let request = format!(
+        "PROXY TCP4 {source} 192.0.2.1 51000 80\r\nGET {STATUS} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         x-forwarded-for: {VICTIM}\r\n\r\n"
+    );
+    service.raw(request.as_bytes()).status
+}
+
+#[test]
+fn proxy_protocol_names_the_client() {
+    let service = service("trusted_proxies = [\"127.0.0.1\"]\nclient_address = \"proxy-protocol\"");
+    let statuses = [(); 4].map(|()| after_proxy_header(&service, CLIENT));
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    let statuses = [(); 4].map(|()| after_proxy_header(&service, VICTIM));
+    assert_eq!(statuses, [200, 200, 200, 429], "the header counted for nobody");
+}
+
+#[test]
+fn forged_proxy_header_is_a_bad_request() {
+    let service = service("trusted_proxies = [\"10.0.0.0/8\"]\nclient_address = \"proxy-protocol\"");
+    assert_eq!(after_proxy_header(&service, CLIENT), 400);
+    assert_eq!(ask(&service, &[]).status, 200);
+    assert_eq!(service.metric("tollgate_proxy_headers_invalid_total"), Some(0.0));
+}

@@ -39,7 +39,8 @@ fn remaining(service: &Service) -> Value {
 
 #[test]
 fn foreign_hosts_and_origins_get_421() {
-    let service = Service::unconfigured();
+    // Nothing is restored during the test.
+    let service = Service::with_config("default_limit = 100\ndefault_window = \"100d\"");
     let port = service.address.port();
     for route in ROUTES {
         for host in ["evil.example", "localhost.evil.example", "0.0.0.0", "10.0.0.5", "[::2]"] {

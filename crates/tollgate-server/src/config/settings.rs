@@ -13,6 +13,7 @@ mod file;
 mod hosts;
 mod identity;
 mod jwt;
+mod proxy;
 mod read;
 mod records;
 mod redis;
@@ -42,6 +43,10 @@ pub(crate) use self::file::FileStamp;
 use self::file::read_file;
 pub use self::file::read_text;
 pub(crate) use self::jwt::{InvalidToken, JwtIssuer, JwtKeys, JwtSettings, KeyOrigin};
+pub use self::proxy::{
+    AccessLogFormat, Balance, HealthCheckSettings, HostHeader, ProxySettings, RouteSettings,
+    UpstreamProtocol, UpstreamTimeouts, UpstreamUrl,
+};
 pub use self::records::RecordSettings;
 pub use self::redis::TlsFiles;
 pub use self::schema::schema;
@@ -66,6 +71,8 @@ pub struct Settings {
     pub database: DatabaseSettings,
     /// Records of decisions.
     pub records: RecordSettings,
+    /// The reverse proxy, if any.
+    pub proxy: Option<ProxySettings>,
     /// Authentication of callers.
     pub auth: AuthSettings,
     /// Limits of callers, if any.
@@ -312,6 +319,10 @@ pub struct Flags {
     pub listen: Option<SocketAddr>,
     /// The data directory.
     pub data_dir: Option<PathBuf>,
+    /// The listen address of the reverse proxy.
+    pub proxy_listen: Option<SocketAddr>,
+    /// The upstreams of a reverse proxy with one route, in place of those in the file.
+    pub upstreams: Vec<UpstreamUrl>,
 }
 
 /// The sources of settings. A reload reads the file again; flags and environment are kept.
@@ -427,6 +438,11 @@ impl Settings {
             ("counters", self.counters != new.counters),
             ("database", self.database != new.database),
             ("records", self.records != new.records),
+            (
+                "proxy (listen, delayed_max and access_log)",
+                self.proxy.as_ref().map(without_routes) != new.proxy.as_ref().map(without_routes),
+            ),
+            ("proxy.tls (on or off)", has_proxy_tls(self) != has_proxy_tls(new)),
             ("auth.key_secret", self.auth.key_secret != new.auth.key_secret),
             ("log", self.log != new.log),
         ];
@@ -448,6 +464,15 @@ impl Settings {
         warnings.extend(flat_rule_warnings(&document).into_iter().map(warning));
         Ok(Settings { warnings, ..settings })
     }
+}
+
+/// Routes, their timeouts and certificates are reloaded.
+fn without_routes(proxy: &ProxySettings) -> ProxySettings {
+    ProxySettings { routes: Vec::new(), timeouts: UpstreamTimeouts::default(), tls: None, ..proxy.clone() }
+}
+
+fn has_proxy_tls(settings: &Settings) -> bool {
+    settings.proxy.as_ref().is_some_and(|proxy| proxy.tls.is_some())
 }
 
 /// Reachable from this machine only.

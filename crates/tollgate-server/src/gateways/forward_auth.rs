@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use hyper::body::Incoming;
 use serde::Deserialize;
+use tollgate::headers::HeaderProfile;
 use tollgate::{Answer, Decision};
 use utoipa::{IntoParams, ToSchema};
 
@@ -106,13 +107,13 @@ async fn decide_original(
     let login = login.as_ref().map(|(endpoint, body)| (*endpoint, &**body));
     let identity = policy.identify(&request, login, call.app.now())?;
     let decided = decide(call, &identity.check(&request), &mut Warnings::default()).await;
-    decided.map_err(|error| of_client(call, error))
+    decided.map_err(|error| of_client(error, &call.settings.profiles))
 }
 
 /// The error of a check whose client speaks for itself: an invalid API key is a failed authentication.
-fn of_client(call: &Call, error: CheckError) -> ApiError {
+pub(super) fn of_client(error: CheckError, profiles: &[HeaderProfile]) -> ApiError {
     let is_key = matches!(error, CheckError::ApiKeyRefused(_));
-    let error = ApiError::of_check(error, &call.settings.profiles);
+    let error = ApiError::of_check(error, profiles);
     if !is_key {
         return error;
     }
@@ -148,7 +149,7 @@ fn for_nginx(mut response: Response) -> Response {
     }
     let body = match response.body() {
         Payload::Whole(body) => ascii_json(body),
-        Payload::Stream(_) => None,
+        Payload::Stream(_) | Payload::Body(_) => None,
     };
     let headers = response.headers_mut();
     headers.insert(STATUS, HeaderValue::from(status.as_u16()));

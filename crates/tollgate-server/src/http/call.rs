@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderValue, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use tollgate::Id;
@@ -116,14 +117,7 @@ impl Call {
 
     /// Reads a body of any type.
     pub(crate) async fn body(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
-        self.require_identity_encoding()?;
-        let mut reading = pin!(read_whole(body, bytes_max));
-        // Most bodies arrive with their headers and need no timer.
-        let read = match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
-            Poll::Ready(read) => Ok(read),
-            Poll::Pending => tokio::time::timeout(self.app.body_timeout(), reading).await,
-        };
-        read.map_err(|_| ApiError::new(Code::RequestTimeout, "the request body did not arrive in time"))?
+        read_body(&self.parts.headers, body, bytes_max, self.app.body_timeout()).await
     }
 
     pub(crate) fn require_json(&self) -> Result<(), ApiError> {
@@ -133,18 +127,6 @@ impl Call {
         Err(ApiError::new(
             Code::UnsupportedMediaType,
             "the body must be JSON: send Content-Type: application/json",
-        ))
-    }
-
-    /// Rejects compressed bodies.
-    pub(crate) fn require_identity_encoding(&self) -> Result<(), ApiError> {
-        let mut codings = self.parts.headers.get_all(header::CONTENT_ENCODING).iter();
-        if codings.all(|coding| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity")) {
-            return Ok(());
-        }
-        Err(ApiError::new(
-            Code::UnsupportedMediaType,
-            "compressed bodies are not supported: send the body without Content-Encoding",
         ))
     }
 
@@ -183,6 +165,35 @@ impl Call {
         }
         Ok(decoded.into_owned())
     }
+}
+
+/// Reads a body of at most `bytes_max` bytes that is not compressed, within a timeout.
+pub(crate) async fn read_body(
+    headers: &HeaderMap,
+    body: Incoming,
+    bytes_max: usize,
+    timeout: Duration,
+) -> Result<Bytes, ApiError> {
+    require_identity_encoding(headers)?;
+    let mut reading = pin!(read_whole(body, bytes_max));
+    // Most bodies arrive with their headers and need no timer.
+    let read = match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
+        Poll::Ready(read) => Ok(read),
+        Poll::Pending => tokio::time::timeout(timeout, reading).await,
+    };
+    read.map_err(|_| ApiError::new(Code::RequestTimeout, "the request body did not arrive in time"))?
+}
+
+/// Rejects compressed bodies.
+fn require_identity_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
+    if codings.all(|coding| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity")) {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        Code::UnsupportedMediaType,
+        "compressed bodies are not supported: send the body without Content-Encoding",
+    ))
 }
 
 /// Collects a body. One that arrives in a single frame, as almost all do, is not copied.

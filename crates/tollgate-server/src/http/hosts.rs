@@ -55,7 +55,7 @@ fn misdirected(field: &'static str, sent: &[u8], reason: &str) -> ApiError {
 }
 
 /// HTTP/1.1 requires exactly one Host header with a valid value, HTTP/1.0 none; on HTTP/2 it must equal `:authority`.
-pub(super) fn require_one_host<B>(request: &Request<B>) -> Result<(), ApiError> {
+pub(crate) fn require_one_host<B>(request: &Request<B>) -> Result<(), ApiError> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let invalid = |reason| Err(ApiError::field(Code::InvalidInput, "host", reason));
     let host = match (hosts.next(), hosts.next()) {

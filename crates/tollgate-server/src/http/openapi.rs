@@ -60,6 +60,7 @@ use crate::gateways::forward_auth;
         records::trend::trend,
         penalties::penalties,
         penalties::pardon,
+        admin::upstreams::upstreams,
         health::healthz,
         health::readyz,
         health::metrics,

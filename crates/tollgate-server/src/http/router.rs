@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::Guard;
-use http::HeaderValue;
 use http::request::Parts;
+use http::{HeaderMap, HeaderValue};
 use hyper::body::Incoming;
 
 use super::Response;
@@ -52,7 +52,7 @@ fn answer(
     let access = AccessEntry::start();
     let response = ResponseFuture::new(app, route, request_id.clone(), access.clone());
     let settings = app.live();
-    let address = match client_address(&settings, &request, connection) {
+    let address = match client_address(&settings, request.headers(), connection) {
         Ok(address) => address,
         Err(error) => return response.with(Outcome::Failed(error), None),
     };
@@ -78,14 +78,14 @@ fn answer(
 }
 
 /// The address that a request came from. Its caller's own limit and failed keys are counted by it.
-fn client_address(
+pub(crate) fn client_address(
     settings: &Reloadable,
-    request: &http::Request<Incoming>,
+    headers: &HeaderMap,
     connection: &ConnectionInfo,
 ) -> Result<IpAddr, ApiError> {
     let policy = &settings.client_address;
     let Some(header) = policy.header() else { return Ok(connection.source.ip().to_canonical()) };
-    let values = request.headers().get_all(header).into_iter().map(HeaderValue::as_bytes);
+    let values = headers.get_all(header).into_iter().map(HeaderValue::as_bytes);
     let found = policy.client_address(connection.peer.ip(), values);
     found.map_err(|error| ApiError::field(Code::InvalidInput, header, error.to_string()))
 }

@@ -184,6 +184,7 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(GET "/v1/admin/records/top", READ, records::ranking::top),
     route!(GET "/v1/admin/records/trend", READ, records::trend::trend),
     route!(GET "/v1/admin/records/violations", READ, records::ranking::violations),
+    route!(GET "/v1/admin/upstreams", READ, admin::upstreams::upstreams),
     route!(GET "/v1/admin/penalties", ADMIN, penalties::penalties),
     route!(DELETE "/v1/admin/penalties/{*client}", ADMIN, penalties::pardon),
     route!(GET "/healthz", Access::Anyone, health::healthz),

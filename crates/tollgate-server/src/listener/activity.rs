@@ -64,6 +64,8 @@ pub(super) struct Activity {
     /// Whether the client may still be sending a request.
     in_request: AtomicBool,
     http2: AtomicBool,
+    /// Whether the connection was upgraded: its bytes are not HTTP.
+    is_upgraded: AtomicBool,
     /// Bytes received on HTTP/2 with no request in flight, since the last one.
     idle_bytes: AtomicU32,
     /// Whether the last response is sent and the client may still be sending.
@@ -91,6 +93,7 @@ impl Activity {
             in_head: AtomicBool::new(false),
             in_request: AtomicBool::new(false),
             http2: AtomicBool::new(false),
+            is_upgraded: AtomicBool::new(false),
             idle_bytes: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             had_its_turn: AtomicBool::new(false),
@@ -125,6 +128,17 @@ impl Activity {
             let count = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
             self.idle_bytes.fetch_add(count, Ordering::Relaxed);
         }
+    }
+
+    /// The connection switches to another protocol.
+    pub(super) fn switch_protocols(&self) {
+        self.is_upgraded.store(true, Ordering::Relaxed);
+        self.in_head.store(false, Ordering::Relaxed);
+        self.in_request.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_upgraded(&self) -> bool {
+        self.is_upgraded.load(Ordering::Relaxed)
     }
 
     /// Whether the client may still be sending bytes that will not be read, so that closing would lose the response.

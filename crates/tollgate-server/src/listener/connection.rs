@@ -16,10 +16,11 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulConnection;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
@@ -121,18 +122,35 @@ impl<S: HttpService> Connections<S> {
             },
         };
         info.certificate = transport.client_certificate();
+        info.is_tls = accept.tls.is_some();
         self.serve(transport, info).await;
     }
 
-    async fn serve(&self, transport: Transport, info: ConnectionInfo) {
+    async fn serve(&self, transport: Transport, mut info: ConnectionInfo) {
         let peer = info.source;
         let activity = Activity::new(&self.policy.shared);
         let io = TokioIo::new(LingeringSocket::new(transport, Arc::clone(&activity)));
-        let info = Arc::new(info);
-        let service =
-            ConnectionService { service: Arc::clone(&self.service), info, activity: Arc::clone(&activity) };
-        let mut connection = pin!(self.builder.serve_connection(io, service));
-        let mut watch = Watch::new(&self.policy, &activity);
+        let (alive, mut upgraded) = S::UPGRADES.then(|| mpsc::channel(1)).unzip();
+        info.alive = alive;
+        let (service, info) = (Arc::clone(&self.service), Arc::new(info));
+        let service = ConnectionService { service, info, activity: Arc::clone(&activity) };
+        if S::UPGRADES {
+            let connection = self.builder.serve_connection_with_upgrades(io, service);
+            self.drive(pin!(connection), &activity, peer).await;
+        } else {
+            self.drive(pin!(self.builder.serve_connection(io, service)), &activity, peer).await;
+        }
+        if let Some(upgraded) = &mut upgraded {
+            self.policy.unless_aborted(upgraded.recv()).await;
+        }
+    }
+
+    /// Serves requests until the connection ends or is upgraded.
+    async fn drive<C>(&self, mut connection: Pin<&mut C>, activity: &Activity, peer: SocketAddr)
+    where
+        C: GracefulConnection<Error = Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let mut watch = Watch::new(&self.policy, activity);
         let mut timer = pin!(tokio::time::sleep_until(watch.deadline()));
         let mut changed = pin!(self.policy.stage_changed.notified());
         let end = std::future::poll_fn(|cx| {

@@ -7,6 +7,9 @@
 /// Longer than any line that matters here: `content-length` with its value.
 const LINE_BYTES_MAX: usize = 64;
 
+/// An end of a head, as hyper looks for it.
+const HEAD_END: [u8; 2] = *b"\n\n";
+
 /// The position in the requests of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Framing {
@@ -30,6 +33,8 @@ enum At {
     Body(u64),
     ChunkSize,
     Trailers,
+    /// Behind an ambiguous line: so many bytes are still to be made the end of the head.
+    Refused(usize),
     /// HTTP/2, or a request that is refused.
     Unknown,
 }
@@ -60,6 +65,7 @@ impl Framing {
         while !rest.is_empty() {
             let taken = match self.at {
                 At::Unknown => return,
+                At::Refused(left) => self.end_head(left, rest),
                 At::Body(left) => self.skip_body(left, rest.len()),
                 _ => self.take_line(rest),
             };
@@ -91,9 +97,18 @@ impl Framing {
         self.is_cut = false;
         if !is_valid {
             bytes[end] = 0;
-            self.at = At::Unknown;
+            self.at = At::Refused(HEAD_END.len());
         }
         end + 1
+    }
+
+    /// Overwrites what follows an ambiguous line with the end of the head: hyper parses a head only once it has its end, which the
+    /// ambiguous line may have been part of.
+    fn end_head(&mut self, left: usize, bytes: &mut [u8]) -> usize {
+        let count = left.min(bytes.len());
+        bytes[..count].copy_from_slice(&HEAD_END[..count]);
+        self.at = if count == left { At::Unknown } else { At::Refused(left - count) };
+        count
     }
 
     /// A line is complete; returns whether it is unambiguous.
@@ -108,7 +123,7 @@ impl Framing {
             At::Head => return self.read_field(),
             At::ChunkSize => return self.begin_chunk(),
             At::Trailers if is_empty => self.at = At::Start,
-            At::Trailers | At::Body(_) | At::Unknown => {}
+            At::Trailers | At::Body(_) | At::Refused(_) | At::Unknown => {}
         }
         true
     }

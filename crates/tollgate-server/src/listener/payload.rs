@@ -4,7 +4,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame};
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
 /// The body of a response.
@@ -14,6 +15,8 @@ pub enum Payload {
     /// Pieces that arrive one after another. An error closes the connection, so that the client does not take the body for
     /// complete.
     Stream(mpsc::Receiver<Result<Bytes, StreamAborted>>),
+    /// Frames of another body, trailers included.
+    Body(UnsyncBoxBody<Bytes, StreamAborted>),
 }
 
 /// The rest of a streamed body cannot be made.
@@ -45,7 +48,16 @@ impl Body for Payload {
             Payload::Whole(bytes) if bytes.is_empty() => None,
             Payload::Whole(bytes) => Some(Ok(std::mem::take(bytes))),
             Payload::Stream(pieces) => ready!(pieces.poll_recv(cx)),
+            Payload::Body(body) => return Pin::new(body).poll_frame(cx),
         };
         Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Payload::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Payload::Stream(_) => SizeHint::default(),
+            Payload::Body(body) => body.size_hint(),
+        }
     }
 }

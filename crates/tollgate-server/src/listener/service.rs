@@ -12,10 +12,11 @@ use std::task::{Context, Poll, ready};
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
+use tokio::sync::mpsc;
 
 use super::activity::{Activity, InFlight};
 use super::payload::Payload;
-use super::unsent::ResponseBody;
+use super::unsent::{ResponseBody, Source};
 use crate::auth::ClientCertificate;
 
 /// What is known of a connection before its first request.
@@ -27,12 +28,16 @@ pub struct ConnectionInfo {
     pub source: SocketAddr,
     /// The verified client certificate, if the client presented one.
     pub certificate: Option<ClientCertificate>,
+    /// Whether the client speaks TLS.
+    pub is_tls: bool,
+    /// Keeps the connection counted as open while an upgraded connection holds this.
+    pub(super) alive: Option<mpsc::Sender<()>>,
 }
 
 impl ConnectionInfo {
     /// A connection without a proxy.
     pub fn direct(peer: SocketAddr) -> Self {
-        ConnectionInfo { peer, source: peer, certificate: None }
+        ConnectionInfo { peer, source: peer, certificate: None, is_tls: false, alive: None }
     }
 }
 
@@ -40,6 +45,8 @@ impl ConnectionInfo {
 pub trait HttpService: Send + Sync + 'static {
     /// A response in progress.
     type ResponseFuture: Future<Output = Response<Payload>> + Send + Unpin;
+    /// Whether responses may switch protocols. Whoever uses the upgraded connection holds its [`ConnectionInfo`] meanwhile.
+    const UPGRADES: bool = false;
 
     /// Responds to a request of this connection.
     fn respond(&self, request: Request<Incoming>, connection: &Arc<ConnectionInfo>) -> Self::ResponseFuture;
@@ -114,13 +121,17 @@ impl<S: HttpService> Future for ResponseFuture<S> {
         };
         // Taken, because a future is not polled again after its end.
         let Some(in_flight) = self.in_flight.take() else { return Poll::Pending };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            in_flight.activity().switch_protocols();
+        }
         // HTTP/1 announces the end of the connection in the last response; HTTP/2 has GOAWAY.
         if in_flight.is_last() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Poll::Ready(Ok(response.map(|payload| match payload {
             Payload::Whole(bytes) => ResponseBody::new(bytes, in_flight.activity()),
-            Payload::Stream(pieces) => ResponseBody::stream(pieces, in_flight),
+            Payload::Stream(pieces) => ResponseBody::stream(Source::Pieces(pieces), in_flight),
+            Payload::Body(body) => ResponseBody::stream(Source::Body(body), in_flight),
         })))
     }
 }

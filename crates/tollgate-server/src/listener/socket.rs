@@ -56,6 +56,9 @@ impl LingeringSocket {
     }
 
     fn record_read(&mut self, bytes: &mut [u8]) {
+        if self.activity.is_upgraded() {
+            return;
+        }
         self.framing.follow(bytes);
         self.activity.read(bytes, &self.framing);
     }
@@ -95,7 +98,7 @@ impl AsyncRead for LingeringSocket {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         // A client that does not read its responses gets no further requests served.
-        if self.activity.is_blocked() {
+        if self.activity.is_blocked() && !self.activity.is_upgraded() {
             self.read_waits = true;
             return Poll::Pending;
         }

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use http::HeaderMap;
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
@@ -77,10 +79,18 @@ pub(super) struct ResponseBody {
     held: Held,
     /// What follows, if the body is made while the client reads it.
     pieces: Option<Pieces>,
+    /// What ends the body.
+    trailers: Option<HeaderMap>,
+}
+
+/// Where the parts of a body come from.
+pub(super) enum Source {
+    Pieces(mpsc::Receiver<Result<Bytes, StreamAborted>>),
+    Body(UnsyncBoxBody<Bytes, StreamAborted>),
 }
 
 struct Pieces {
-    receiver: mpsc::Receiver<Result<Bytes, StreamAborted>>,
+    source: Source,
     /// The request lasts until its whole response is sent.
     _in_flight: InFlight,
 }
@@ -89,22 +99,35 @@ impl ResponseBody {
     pub(super) fn new(body: Bytes, activity: &Arc<Activity>) -> Self {
         let stream = if activity.is_http2() { STREAM_BYTES } else { 0 };
         let held = Held::new(body.len(), stream, activity);
-        ResponseBody { rest: body, held, pieces: None }
+        ResponseBody { rest: body, held, pieces: None, trailers: None }
     }
 
-    pub(super) fn stream(
-        receiver: mpsc::Receiver<Result<Bytes, StreamAborted>>,
-        in_flight: InFlight,
-    ) -> Self {
+    pub(super) fn stream(source: Source, in_flight: InFlight) -> Self {
         let body = ResponseBody::new(Bytes::new(), in_flight.activity());
-        ResponseBody { pieces: Some(Pieces { receiver, _in_flight: in_flight }), ..body }
+        let is_empty = matches!(&source, Source::Body(body) if body.is_end_stream());
+        let pieces = (!is_empty).then_some(Pieces { source, _in_flight: in_flight });
+        ResponseBody { pieces, ..body }
     }
 
     /// Waits for the next piece that is not empty, if all before it is passed on. Ready without one at the end.
     fn poll_pieces(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamAborted>> {
         while self.rest.is_empty() {
             let Some(pieces) = &mut self.pieces else { break };
-            let Some(piece) = ready!(pieces.receiver.poll_recv(cx)) else {
+            let piece = match &mut pieces.source {
+                Source::Pieces(receiver) => ready!(receiver.poll_recv(cx)),
+                Source::Body(body) => match ready!(Pin::new(body).poll_frame(cx)) {
+                    Some(Ok(frame)) => match frame.into_data() {
+                        Ok(data) => Some(Ok(data)),
+                        Err(frame) => {
+                            self.trailers = frame.into_trailers().ok();
+                            None
+                        }
+                    },
+                    Some(Err(aborted)) => Some(Err(aborted)),
+                    None => None,
+                },
+            };
+            let Some(piece) = piece else {
                 self.pieces = None;
                 break;
             };
@@ -128,7 +151,7 @@ impl Body for ResponseBody {
             return Poll::Ready(Some(Err(aborted)));
         }
         if self.rest.is_empty() {
-            return Poll::Ready(None);
+            return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
         }
         let bytes = if self.rest.len() > CHUNK_BYTES_MAX {
             self.rest.split_to(CHUNK_BYTES_MAX)
@@ -143,12 +166,16 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.pieces.is_none()
+        self.rest.is_empty() && self.pieces.is_none() && self.trailers.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.pieces.is_some() {
-            return SizeHint::default();
+        match &self.pieces {
+            Some(Pieces { source: Source::Body(body), .. }) if self.rest.is_empty() => {
+                return body.size_hint();
+            }
+            Some(_) => return SizeHint::default(),
+            None => {}
         }
         SizeHint::with_exact(self.rest.len() as u64)
     }

@@ -2,8 +2,9 @@
 
 mod collector;
 mod config;
-mod latency;
+pub(crate) mod latency;
 mod process;
+mod proxy;
 mod records;
 mod rules;
 mod series;
@@ -35,6 +36,7 @@ use crate::check::idempotency::IdempotencyStore;
 use crate::config::reload::ReloadHandle;
 use crate::config::settings::ServerCertificate;
 use crate::config::sync::ConfigSync;
+use crate::gateways::proxy::Proxy;
 use crate::listener::ConnectionStats;
 use crate::records::recorder::NodeNames;
 use crate::runtime::clock::Clock;
@@ -59,6 +61,8 @@ pub(crate) struct MetricSources<'a> {
     /// The engine of the configuration database.
     pub(crate) database: &'static str,
     pub(crate) node: &'a NodeNames,
+    /// Absent without a reverse proxy.
+    pub(crate) proxy: Option<&'a Proxy>,
     pub(crate) jwt_stats: &'a JwtStats,
     /// Absent without `[[identity.jwt]]`.
     pub(crate) jwt: Option<&'a JwtVerifier>,
@@ -182,6 +186,9 @@ impl Metrics {
         let mut collector = Collector::with_prefix(PREFIX);
         service::collect(sources, &mut collector);
         config::collect(sources, &mut collector);
+        if let Some(proxy) = sources.proxy {
+            proxy::collect(proxy, &mut collector);
+        }
         if let Some(recorder) = &sources.limiter.records().recorder {
             records::collect(sources, recorder, &mut collector);
         }

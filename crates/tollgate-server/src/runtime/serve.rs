@@ -13,6 +13,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tollgate::RuleSet;
 use tollgate_stores::redis::{RedisSettingsError, Secret};
@@ -24,11 +26,12 @@ use crate::app::{App, Secrets};
 use crate::auth::alerts;
 use crate::auth::api_keys::KeySecret;
 use crate::config::reload::ReloadHandle;
-use crate::config::settings::{CounterSettings, Settings};
+use crate::config::settings::{CounterSettings, ServerSettings, Settings};
 use crate::config::sync;
 use crate::fleet::membership;
 use crate::fleet::reconcile;
 use crate::fleet::top;
+use crate::gateways::proxy::{Proxy, ProxyService, health};
 use crate::http::RestService;
 use crate::listener::{self, ConnectionStats};
 use crate::records::pipeline::{Pipeline, PipelineParts};
@@ -86,6 +89,8 @@ pub struct Ready {
     pub address: SocketAddr,
     /// The admin key, if this start generated it.
     pub new_admin_key: Option<Secret>,
+    /// The address of the reverse proxy, if there is one.
+    pub proxy_address: Option<SocketAddr>,
     /// A problem of the counter store, if any.
     pub store_problem: Option<String>,
     /// A problem of the database or its configuration, if any.
@@ -124,6 +129,7 @@ async fn serve_until(
     let secrets = Secrets { admin_key: &admin_key.0, key_secret };
     let (connections, persistence) = (Arc::clone(&stats), Arc::clone(data_dir.status()));
     let app = App::new(&settings, counters, seed, secrets, Clock::start(), connections, persistence);
+    let proxy = ProxyListener::open(&app, &settings)?;
     let reload = reload_handle(&app, &settings, address);
     app.set_reload(reload.clone());
     let records = start_records(&app, &settings);
@@ -136,18 +142,61 @@ async fn serve_until(
     let server = settings.server.clone();
     let new_admin_key = is_new.then_some(admin_key);
     let config_problem = app.config_sync().state().problem();
-    ready(Ready { settings, address, new_admin_key, store_problem, config_problem });
+    let proxy_address = proxy.as_ref().map(|proxy| proxy.address);
+    ready(Ready { settings, address, new_admin_key, proxy_address, store_problem, config_problem });
 
+    let (stop, stopped) = watch::channel(false);
     let end = async {
         end.await;
         info!("shutting down: finishing requests in flight");
         app.start_draining();
+        stop.send_replace(true);
     };
     let (service, policy) = (RestService(Arc::clone(&app)), Arc::clone(app.accept_policy()));
-    let drained = listener::run(listener, service, &server, policy, stats, end).await;
+    let rest = listener::run(listener, service, &server, policy, stats, signalled(stopped.clone()));
+    let proxied = async {
+        if let Some(proxy) = proxy {
+            proxy.run(&app, &server, signalled(stopped)).await;
+        }
+    };
+    let ((), drained, ()) = tokio::join!(end, rest, proxied);
     app.batches().drain(server.drain_timeout.saturating_sub(drained.took)).await;
     drop(tasks);
     close(&app, data_dir, records).await
+}
+
+async fn signalled(mut stopped: watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+/// The listener of the reverse proxy.
+struct ProxyListener {
+    listener: TcpListener,
+    address: SocketAddr,
+    proxy: Arc<Proxy>,
+}
+
+impl ProxyListener {
+    /// Opens the proxy, if there is one.
+    fn open(app: &Arc<App>, settings: &Settings) -> Result<Option<Self>, ServeError> {
+        let Some(proxy) = &settings.proxy else { return Ok(None) };
+        let failed = |source| ServeError::Listen { listen: proxy.listen, source };
+        let listener = listener::listen(proxy.listen).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let proxy = Arc::new(Proxy::new(proxy, &settings.client_address).map_err(failed)?);
+        app.set_proxy(Arc::clone(&proxy));
+        info!(%address, routes = proxy.routes().routes.len(), "proxying");
+        Ok(Some(ProxyListener { listener, address, proxy }))
+    }
+
+    async fn run(self, app: &Arc<App>, server: &ServerSettings, stopped: impl Future<Output = ()>) {
+        let checks = tokio::spawn(health::run(Arc::clone(&self.proxy)));
+        let service = ProxyService { app: Arc::clone(app), proxy: Arc::clone(&self.proxy) };
+        let stats = Arc::clone(&self.proxy.stats.connections);
+        let policy = Arc::clone(&self.proxy.accept_policy);
+        listener::run(self.listener, service, server, policy, stats, stopped).await;
+        checks.abort();
+    }
 }
 
 /// Starts to write records, unless they are switched off.
@@ -163,6 +212,12 @@ fn reload_handle(app: &Arc<App>, settings: &Settings, address: SocketAddr) -> Re
     let apply = move |settings: &Settings| {
         let was_open = reloaded.live().authenticator.open_checks();
         let rules_in_force = reloaded.apply(settings)?;
+        let client_address = settings.client_address.clone();
+        if let (Some(proxy), Some(settings)) = (reloaded.proxy(), &settings.proxy)
+            && let Err(error) = proxy.apply(settings, &client_address)
+        {
+            error!(%error, "the routes of the proxy could not be replaced; the old ones stay in force");
+        }
         warn_if_open(address, settings.auth.open_checks && !was_open);
         Ok(rules_in_force)
     };

@@ -45,12 +45,12 @@ fn next(seed: &mut u64, below: u64) -> u64 {
 async fn trace(nodes: &[RedisCounters; 2], gauge: &Gauge, mut seed: u64) -> (Vec<(u32, Timestamp)>, u32) {
     let mut kept: Vec<(u32, Timestamp, Option<ChargeMark>)> = Vec::new();
     let mut refunded = 0;
-    for _ in 0..150 {
+    for _ in 0..300 {
         let node = &nodes[usize::try_from(next(&mut seed, 2)).unwrap()];
-        if next(&mut seed, 4) == 0 {
+        if next(&mut seed, 2) == 0 {
             sleep(Duration::from_millis(next(&mut seed, 20))).await;
         }
-        if next(&mut seed, 5) < 3 || kept.is_empty() {
+        if next(&mut seed, 8) < 7 || kept.is_empty() {
             let cost = u32::try_from(next(&mut seed, 2) + 1).unwrap();
             kept.extend(take(node, gauge, cost).await.map(|(mark, at)| (cost, at, Some(mark))));
             continue;

@@ -14,7 +14,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::{
     CounterSettings, LogFormat, LogSettings, RedisCounterSettings, ServerSettings, Settings, Source, auth,
-    callers, database, hosts, identity, jwt, listen_default, records, redis, short_names, tls,
+    callers, database, hosts, identity, jwt, listen_default, proxy, records, redis, short_names, tls,
 };
 
 const CONNECTIONS_MAX: usize = 1_000_000;
@@ -32,6 +32,8 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     let counters = fields.table("counters", |fields| read_counters(fields, largest_log)).unwrap_or_default();
     let database = fields.table("database", database::read).unwrap_or_default();
     let records = fields.table("records", records::read).unwrap_or_default();
+    let proxy = fields.table("proxy", |fields| proxy::read(fields, &source.flags));
+    let proxy = proxy.or_else(|| proxy::from_flags(&source.flags));
     let auth = fields.table("auth", auth::read).unwrap_or_default();
     let callers = fields.table("callers", callers::read);
     let log = fields.table("log", read_log).unwrap_or_default();
@@ -49,6 +51,7 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         counters,
         database,
         records,
+        proxy,
         auth,
         callers,
         log,
@@ -73,7 +76,7 @@ pub(super) fn rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     });
     let identity = identity.unwrap_or_default();
     short_names::read(fields);
-    for section in ["server", "counters", "database", "records", "auth", "callers", "log", "api"] {
+    for section in ["server", "counters", "database", "records", "proxy", "auth", "callers", "log", "api"] {
         fields.skip(section);
     }
     Some(identity.apply_to(rules?).with_normalization(identity.normalization))
@@ -125,7 +128,7 @@ fn read_server(fields: &mut TableReader<'_, '_>) -> Server {
     }
 }
 
-fn address(value: &Value) -> Result<SocketAddr, String> {
+pub(super) fn address(value: &Value) -> Result<SocketAddr, String> {
     let text = text(value)?;
     text.parse().map_err(|_| format!("{text:?} is not an IP address and port such as \"127.0.0.1:8080\""))
 }

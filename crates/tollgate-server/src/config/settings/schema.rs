@@ -35,7 +35,8 @@ mod tests {
         "[counters]\nstore = 'redis'\ntopology = 'ring'\nnodes = ['a:1', 'b:1']\n[database]\nurl = 'postgres://u:p@h/d'\n\
          [auth]\noverride_max = 5\nkey_secret = '0123456789012345678901234567890123456789'\n\
          [[auth.callers]]\nname = 'c'\nkey_sha256 = '0000000000000000000000000000000000000000000000000000000000000000'\n\
-         scopes = ['check']\n[identity]\ndefault_tier = 'free'\ntrusted_proxies = ['::1']\ntrusted_proxy_depth = 1",
+         scopes = ['check']\n[identity]\ndefault_tier = 'free'\ntrusted_proxies = ['::1']\ntrusted_proxy_depth = 1\n\
+         [proxy]\n[[proxy.routes]]\nhosts = ['a']\nupstreams = ['http://a:1']\nhealth = { path = '/up' }",
         "[[identity.jwt]]\nissuer = 'i'\naudience = 'a'\nalgorithm = 'HS256'\nsecret = '01234567890123456789012345678901'\n\
          tenant_claim = 't'\ntier_claim = 'r'\nuser_prefix = 'i:'\n[[identity.jwt]]\nissuer = 'j'\naudience = []\n\
          algorithm = ['RS256', 'PS256']\njwks_url = 'https://idp.example/keys'\nuser_prefix = 'j:'",

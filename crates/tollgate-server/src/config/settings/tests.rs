@@ -155,7 +155,8 @@ fn flags_override_environment_and_file() {
     let file = dir.path().join("tollgate.toml");
     fs::write(&file, "[server]\nlisten = \"127.0.0.1:1\"\nconnections_max = 1\ndata_dir = \"a\"").unwrap();
     let environment = [("TOLLGATE_SERVER__LISTEN", "127.0.0.1:2"), ("TOLLGATE_SERVER__CONNECTIONS_MAX", "2")];
-    let flags = Flags { config: Some(file), listen: Some("127.0.0.1:3".parse().unwrap()), data_dir: None };
+    let flags =
+        Flags { config: Some(file), listen: Some("127.0.0.1:3".parse().unwrap()), ..Flags::default() };
     let settings = load(&flags, &environment).unwrap();
     assert_eq!(settings.listen.port(), 3);
     assert_eq!(settings.server.connections_max, 2);

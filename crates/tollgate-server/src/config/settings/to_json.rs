@@ -15,7 +15,7 @@ use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
 use super::redis::topology_name;
 use super::{
     Caller, CounterSettings, Credential, JwtIssuer, JwtKeys, KeyOrigin, KeySecretSettings, LoginEndpoint,
-    Settings, TlsFiles, TlsSettings, database,
+    ProxySettings, RouteSettings, Settings, TlsFiles, TlsSettings, UpstreamTimeouts, database,
 };
 use crate::auth::client_certificate::CertificateName;
 use crate::auth::jwt::keys;
@@ -55,6 +55,7 @@ impl Settings {
                 "connections": self.database.connections,
             },
             "records": self.records_json(),
+            "proxy": self.proxy.as_ref().map(proxy_json),
             "auth": self.auth_json(),
             "callers": self.callers_json(),
             "log": {
@@ -126,6 +127,37 @@ impl Settings {
         let limits: Vec<_> = limits.iter().map(|limit| rule_json::limit(&limit.limit)).collect();
         Some(json!({ "algorithm": algorithm, "limits": limits }))
     }
+}
+
+fn proxy_json(proxy: &ProxySettings) -> Json {
+    let mut json = timeouts_json(proxy.timeouts);
+    json.insert("listen".to_owned(), text(proxy.listen));
+    json.insert("delayed_max".to_owned(), proxy.delayed_max.into());
+    json.insert("access_log".to_owned(), proxy.access_log.as_str().into());
+    json.insert("tls".to_owned(), proxy.tls.as_ref().map_or(Json::Null, tls_json));
+    json.insert("routes".to_owned(), proxy.routes.iter().map(route_json).collect());
+    json.into()
+}
+
+fn route_json(route: &RouteSettings) -> Json {
+    let mut json = timeouts_json(route.timeouts);
+    json.insert("match".to_owned(), text(&route.path));
+    json.insert("hosts".to_owned(), list(&route.hosts));
+    json.insert("upstreams".to_owned(), list(&route.upstreams));
+    json.insert("balance".to_owned(), route.balance.as_str().into());
+    json.insert("host".to_owned(), route.host.as_str().into());
+    if let Some(health) = &route.health {
+        let (interval, timeout) = (duration(health.interval), duration(health.timeout));
+        let health = json!({ "path": health.path, "interval": interval, "timeout": timeout });
+        json.insert("health".to_owned(), health);
+    }
+    json.into()
+}
+
+fn timeouts_json(timeouts: UpstreamTimeouts) -> Map<String, Json> {
+    let UpstreamTimeouts { connect, response, idle } = timeouts;
+    let keys = [("connect_timeout", connect), ("response_timeout", response), ("idle_timeout", idle)];
+    keys.into_iter().map(|(key, value)| (key.to_owned(), duration(value))).collect()
 }
 
 fn tls_json(tls: &TlsSettings) -> Json {

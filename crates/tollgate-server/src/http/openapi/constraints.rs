@@ -180,7 +180,7 @@ fn of_field(schema: &str, field: &str) -> Option<Value> {
         ("RuleInput", "count") => json!({ "enum": ["always", "on_failure"] }),
         ("RuleInput", "refund_statuses") => json!({
             "minItems": 1,
-            "items": { "pattern": "^[2-5]xx$", "minimum": 200, "maximum": 599 },
+            "items": { "type": ["integer", "string"], "pattern": "^[2-5]xx$", "minimum": 200, "maximum": 599 },
         }),
         ("RuleInput", "cost") => {
             json!({ "pattern": "^descriptor:.{1,256}$", "minimum": 1, "maximum": 1_000_000 })

@@ -29,6 +29,7 @@ const GROUPS: [Group; 3] = [
             ("top", "The busiest and most refused clients."),
             ("records", "Decisions and requests of the past, from the records database."),
             ("penalties", "Clients in cooldown after repeated refusals."),
+            ("upstreams", "Servers behind the reverse proxy."),
             ("audit", "Who changed what, and when."),
             ("reload", "Apply the settings file again."),
         ],

@@ -10,6 +10,7 @@ use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::Registry;
 
+use super::latency::DurationHistogram;
 use super::series::Series;
 
 /// The values of one scrape.
@@ -67,6 +68,20 @@ impl Collector {
         let family = Series::<Labels, Gauge<u64, AtomicU64>>::default();
         for (labels, value) in values {
             family.get_or_create(&labels).set(value);
+        }
+        self.0.register(name, help, family);
+    }
+
+    /// Adds a histogram per label set.
+    pub(super) fn histograms(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (Labels, DurationHistogram)>,
+    ) {
+        let family = Series::<Labels, DurationHistogram>::default();
+        for (labels, histogram) in values {
+            family.insert(labels, histogram);
         }
         self.0.register(name, help, family);
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use prometheus_client::encoding::{
     EncodeMetric, MetricEncoder, NativeHistogram, NativeHistogramBuckets, NoLabelSet,
 };
-use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 
 /// Upper bounds of the classic buckets, in nanoseconds: 1 µs is a decision in memory, 15 ms the default timeout of Redis.
 const CLASSIC: [u64; 18] = [
@@ -48,7 +48,7 @@ const SHARDS: usize = 8;
 
 /// A histogram of durations. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct DurationHistogram(Arc<Inner>);
+pub(crate) struct DurationHistogram(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -97,7 +97,7 @@ fn shard() -> usize {
 }
 
 impl DurationHistogram {
-    pub(super) fn observe(&self, duration: Duration) {
+    pub(crate) fn observe(&self, duration: Duration) {
         let Inner { bounds, shards, .. } = &*self.0;
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         // The last cell also has what is beyond its bound.
@@ -154,6 +154,10 @@ fn native_buckets(cells: &[(u64, u64)]) -> (i32, Vec<i64>) {
         count - std::mem::replace(&mut before, count)
     };
     (counts[first].0, counts[first..=last].iter().map(delta).collect())
+}
+
+impl TypedMetric for DurationHistogram {
+    const TYPE: MetricType = MetricType::Histogram;
 }
 
 impl EncodeMetric for DurationHistogram {

@@ -36,6 +36,10 @@ impl<L: Clone + Eq + Hash, M: Clone + Default> Series<L, M> {
         self.0.write().entry(labels.clone()).or_default().clone()
     }
 
+    pub(super) fn insert(&self, labels: L, metric: M) {
+        self.0.write().insert(labels, metric);
+    }
+
     pub(super) fn remove(&self, labels: &L) {
         self.0.write().remove(labels);
     }

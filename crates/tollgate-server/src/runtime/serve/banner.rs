@@ -17,7 +17,7 @@ pub(super) const OPEN_TO_EVERYONE: &str =
 
 /// Addresses, files, rules in force and a command to try. Shows the admin key only if this start generated it.
 pub fn banner(ready: &Ready) -> String {
-    let Ready { settings, address, new_admin_key, store_problem, config_problem } = ready;
+    let Ready { settings, address, proxy_address, new_admin_key, store_problem, config_problem } = ready;
     let scheme = if settings.server.tls.is_some() { "https" } else { "http" };
     let url = format!("{scheme}://{}", local_address(*address));
     let mut text = String::new();
@@ -28,6 +28,17 @@ pub fn banner(ready: &Ready) -> String {
     };
     if settings.auth.open_checks && !address.ip().to_canonical().is_loopback() {
         line("open", &OPEN_TO_EVERYONE);
+    }
+    let proxy_scheme =
+        if settings.proxy.as_ref().is_some_and(|proxy| proxy.tls.is_some()) { "https" } else { "http" };
+    let proxy = settings
+        .proxy
+        .as_ref()
+        .zip(proxy_address.map(|address| format!("{}://{}", proxy_scheme, local_address(address))));
+    if let Some((proxy, url)) = &proxy {
+        let upstreams: Vec<String> =
+            proxy.routes.iter().flat_map(|route| &route.upstreams).map(ToString::to_string).collect();
+        line("proxy", &format_args!("{url} -> {}", upstreams.join(", ")));
     }
     line("health", &format_args!("{url}/healthz"));
     line("docs", &format_args!("{url}/docs"));
@@ -66,7 +77,11 @@ pub fn banner(ready: &Ready) -> String {
     } else {
         url.clone()
     };
-    format!("tollgate is serving on {place}\n\n{text}\n{rules}\n{}", try_it(&url, settings.auth.open_checks))
+    let try_it = match proxy {
+        Some((_, url)) => format!("Try it:\n  curl -i {url}/\n"),
+        None => try_it(&url, settings.auth.open_checks),
+    };
+    format!("tollgate is serving on {place}\n\n{text}\n{rules}\n{try_it}")
 }
 
 /// The address to connect to from this machine.

@@ -20,7 +20,7 @@ fn settings(dir: &Path, config: Option<&str>) -> Settings {
         file
     });
     let listen = Some("127.0.0.1:0".parse().unwrap());
-    let flags = Flags { config: file, listen, data_dir: Some(dir.join("data")) };
+    let flags = Flags { config: file, listen, data_dir: Some(dir.join("data")), ..Flags::default() };
     Settings::load(&flags, std::iter::empty()).unwrap()
 }
 

@@ -1,0 +1,224 @@
+//! Sends an admitted request to an upstream, and once more to another one if it certainly was not processed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use http::header::{EXPECT, HOST, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use tracing::{debug, warn};
+
+use super::body::{BodyError, RequestBody, UpstreamBody};
+use super::client::SendError;
+use super::headers::{self, Hop};
+use super::refusal::Refusal;
+use super::routes::Route;
+use super::tunnel::Tunnel;
+use super::upstream::{InFlight, Upstream};
+use super::{Arrival, Target};
+use crate::config::settings::HostHeader;
+use crate::http::request_id::REQUEST_ID;
+use crate::listener::Payload;
+
+/// Forwards one request.
+pub(super) struct Forwarded<'a> {
+    pub(super) route: &'a Arc<Route>,
+    pub(super) target: &'a Target,
+    pub(super) arrival: &'a Arrival<'a>,
+}
+
+/// A request that asks to switch protocols.
+struct Upgrade {
+    protocol: HeaderValue,
+    client: OnUpgrade,
+}
+
+impl Forwarded<'_> {
+    /// Forwards a request and returns the response of the upstream.
+    pub(super) async fn send(
+        &self,
+        mut parts: Parts,
+        body: RequestBody,
+    ) -> Result<Response<Payload>, Refusal> {
+        let protocol = headers::upgrade(&parts.headers).filter(|_| parts.version == Version::HTTP_11);
+        let client = parts.extensions.remove::<OnUpgrade>();
+        let upgrade = protocol.zip(client).map(|(protocol, client)| Upgrade { protocol, client });
+        self.prepare(&mut parts, upgrade.as_ref())?;
+        let started = Instant::now();
+        let sent = self.send_with_retry(parts, body).await;
+        let (upstream, in_flight, response) = sent.map_err(|error| {
+            self.route.stats.upstream_errors.fetch_add(1, Ordering::Relaxed);
+            refusal(&error)
+        })?;
+        upstream.record_success();
+        self.route.stats.upstream_duration.observe(started.elapsed());
+        self.respond(response, in_flight, upgrade)
+    }
+
+    /// Makes the headers of the client's request those of the request to the upstream.
+    fn prepare(&self, parts: &mut Parts, upgrade: Option<&Upgrade>) -> Result<(), Refusal> {
+        let Arrival { connection, settings, request_id, address } = self.arrival;
+        headers::remove_hop_by_hop(&mut parts.headers).map_err(|error| {
+            Refusal::new(StatusCode::BAD_REQUEST, "INVALID_INPUT", format!("Connection {error}"))
+        })?;
+        // Answered by this node when it reads the body.
+        parts.headers.remove(EXPECT);
+        let hop = Hop {
+            peer: connection.source.ip().to_canonical(),
+            client: *address,
+            is_trusted: settings.client_address.trusts(connection.peer.ip()),
+            is_tls: connection.is_tls,
+            host: self.target.host.as_ref(),
+        };
+        headers::set_forwarded(&mut parts.headers, &hop);
+        parts.headers.insert(REQUEST_ID, request_id.header());
+        if let Some(upgrade) = upgrade {
+            headers::request_upgrade(&mut parts.headers, upgrade.protocol.clone());
+        }
+        Ok(())
+    }
+
+    /// Sends the request, and once more, to another upstream if there is one, if the first could not be reached, or closed the
+    /// connection before its response and the method is idempotent. Only a body at hand can be sent again.
+    async fn send_with_retry(
+        &self,
+        parts: Parts,
+        body: RequestBody,
+    ) -> Result<(Arc<Upstream>, InFlight, Response<Incoming>), SendError> {
+        let group = &self.route.group;
+        let first =
+            group.pick(None, Instant::now()).ok_or_else(|| SendError::Connect("no upstream".to_owned()))?;
+        let again = body.again().map(|body| (parts.clone(), body));
+        let is_idempotent = is_idempotent(&parts.method);
+        let error = match self.send_to(first, parts, body).await {
+            Ok((in_flight, response)) => return Ok((Arc::clone(first), in_flight, response)),
+            Err(error) => error,
+        };
+        let may_repeat = match error {
+            SendError::Connect(_) => true,
+            SendError::Closed => is_idempotent,
+            _ => false,
+        };
+        let Some((parts, body)) = again.filter(|_| may_repeat) else { return Err(error) };
+        let Some(second) = group.pick(Some(first), Instant::now()) else { return Err(error) };
+        debug!(upstream = %first.url, %error, again = %second.url, "sending a request again");
+        first.stats.retries.fetch_add(1, Ordering::Relaxed);
+        let (in_flight, response) = self.send_to(second, parts, body).await?;
+        Ok((Arc::clone(second), in_flight, response))
+    }
+
+    async fn send_to(
+        &self,
+        upstream: &Arc<Upstream>,
+        mut parts: Parts,
+        body: RequestBody,
+    ) -> Result<(InFlight, Response<Incoming>), SendError> {
+        let url = &upstream.url;
+        let uri = Uri::builder()
+            .scheme(url.protocol.scheme())
+            .authority(url.authority.clone())
+            .path_and_query(self.target.path_and_query.as_str())
+            .build();
+        parts.uri = uri.map_err(|error| SendError::Connect(error.to_string()))?;
+        parts.version = Version::HTTP_11;
+        match self.host_header(upstream) {
+            Some(host) => drop(parts.headers.insert(HOST, host)),
+            None => drop(parts.headers.remove(HOST)),
+        }
+        let in_flight = InFlight::begin(upstream);
+        let sent = upstream.client.send(Request::from_parts(parts, body)).await;
+        if let Err(error) = &sent {
+            note_failure(upstream, error);
+        }
+        Ok((in_flight, sent?))
+    }
+
+    /// HTTP/2 has the authority of the URL instead.
+    fn host_header(&self, upstream: &Upstream) -> Option<HeaderValue> {
+        if upstream.url.protocol.is_http2() {
+            return None;
+        }
+        let of_client = self.target.host.clone().filter(|_| self.route.host == HostHeader::Preserve);
+        of_client.or_else(|| HeaderValue::from_str(upstream.url.authority.as_str()).ok())
+    }
+
+    /// The response to the client.
+    fn respond(
+        &self,
+        mut response: Response<Incoming>,
+        in_flight: InFlight,
+        upgrade: Option<Upgrade>,
+    ) -> Result<Response<Payload>, Refusal> {
+        let idle_timeout = self.route.timeouts.idle;
+        let switched = (response.status() == StatusCode::SWITCHING_PROTOCOLS)
+            .then(|| (headers::upgrade(response.headers()), hyper::upgrade::on(&mut response)));
+        let (mut parts, body) = response.into_parts();
+        parts.extensions = http::Extensions::new();
+        headers::remove_hop_by_hop_of_response(&mut parts.headers);
+        headers::remove_rate_limit_headers(&mut parts.headers, &self.arrival.settings.profiles);
+        match (switched, upgrade) {
+            (Some((Some(protocol), upstream)), Some(Upgrade { client, .. })) => {
+                headers::request_upgrade(&mut parts.headers, protocol);
+                let (stats, connection) =
+                    (Arc::clone(&self.route.stats), Arc::clone(self.arrival.connection));
+                Tunnel { client, upstream, idle_timeout, stats, in_flight, connection }.spawn();
+                Ok(Response::from_parts(parts, Payload::default()))
+            }
+            (Some(_), _) => {
+                let message = "the upstream switched protocols without being asked";
+                Err(Refusal::new(StatusCode::BAD_GATEWAY, "UPSTREAM_FAILED", message))
+            }
+            (None, _) => {
+                let body = UpstreamBody::new(body, idle_timeout, in_flight);
+                Ok(Response::from_parts(parts, Payload::Body(body.boxed_unsync())))
+            }
+        }
+    }
+}
+
+/// Methods that have the same effect once and twice (RFC 9110, 9.2.2).
+fn is_idempotent(method: &Method) -> bool {
+    matches!(
+        *method,
+        Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE | Method::PUT | Method::DELETE
+    )
+}
+
+fn note_failure(upstream: &Upstream, error: &SendError) {
+    let counted = match error {
+        SendError::Connect(_) => &upstream.stats.connect_errors,
+        SendError::RequestBody(_) => return,
+        _ => &upstream.stats.response_errors,
+    };
+    counted.fetch_add(1, Ordering::Relaxed);
+    // Servers close kept-alive connections; one that is gone refuses the next.
+    let is_failure = !matches!(error, SendError::Closed);
+    if is_failure && upstream.record_failure(Instant::now()) {
+        warn!(upstream = %upstream.url, %error, "upstream is out of rotation after failures in a row");
+    }
+}
+
+/// Details of upstreams are not for clients: the log and the admin API have them.
+fn refusal(error: &SendError) -> Refusal {
+    debug!(%error, "a request could not be forwarded");
+    match error {
+        SendError::Timeout => Refusal::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "UPSTREAM_TIMEOUT",
+            "the upstream did not respond in time",
+        ),
+        SendError::RequestBody(BodyError::Slow) => {
+            Refusal::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT", BodyError::Slow.to_string())
+        }
+        SendError::RequestBody(BodyError::Invalid) => {
+            Refusal::new(StatusCode::BAD_REQUEST, "INVALID_INPUT", BodyError::Invalid.to_string())
+        }
+        SendError::Connect(_) | SendError::Closed | SendError::Response(_) => {
+            Refusal::new(StatusCode::BAD_GATEWAY, "UPSTREAM_FAILED", "the upstream could not be reached")
+        }
+    }
+}
