@@ -49,7 +49,16 @@ fn assert_usable(store: &MemoryCounters, data: &[u8]) {
     for algorithm in Algorithm::ALL {
         let Ok(limit) = Limit::new(algorithm, 5, Window::Length(Span::from_secs(60))) else { continue };
         let (subject, counter, effect) = (Subject(first), CounterId(0), Effect::Enforce);
-        let charge = Charge { subject, counter, rule: "fuzz", limit: &limit, cost: 1, effect, leases: true, refundable: false };
+        let charge = Charge {
+            subject,
+            counter,
+            rule: "fuzz",
+            limit: &limit,
+            cost: 1,
+            effect,
+            leases: true,
+            refundable: false,
+        };
         let charges = Charges { charges: [charge].into_iter().collect(), ..Charges::default() };
         for step in [0, 1, 30, 60, 6_000] {
             store.charge_all_now(&charges, NOW + Span::from_secs(step));
