@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 use std::net::TcpListener;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::harness::{Service, wait_for};
@@ -73,63 +73,57 @@ fn closed_connection_is_retried_for_idempotent_methods_only() {
     assert_eq!(sent, 1);
 }
 
+/// Notes the requests of all upstreams in one list, before they are answered.
+fn noting(all: &Arc<Mutex<Vec<Recorded>>>) -> impl Fn(&Recorded) -> Reaction + Send + Sync + use<> {
+    let all = Arc::clone(all);
+    move |request| {
+        all.lock().unwrap().push(request.clone());
+        Reaction::Reply(ok(""))
+    }
+}
+
 #[test]
 fn restarting_upstreams_lose_and_repeat_nothing() {
     let listener = tollgate_testkit::listen();
-    let address = listener.local_addr().unwrap();
-    let stable = Upstream::start();
-    let restarting = Mutex::new(Some(Upstream::on(listener, |_| Reaction::Reply(ok("")))));
+    let (address, all) = (listener.local_addr().unwrap(), Arc::default());
+    let stable = Upstream::reacting(noting(&all));
+    let mut restarting = Some(Upstream::on(listener, noting(&all)));
     let config = Upstream::proxied(&[&stable], "", "enabled = false")
         .replace("upstreams = [", &format!("upstreams = [\"http://{address}\", "));
     let service = Service::with_config(&config);
-    let (proxy, failed) = (proxy_of(&service), AtomicUsize::new(0));
-    let (is_done, mut earlier) = (AtomicBool::new(false), Vec::new());
+    let (proxy, failed, is_done) = (proxy_of(&service), AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..4)
-            .map(|client| {
-                let failed = &failed;
-                scope.spawn(move || {
-                    for number in 0..250 {
-                        let method = if number % 2 == 0 { "GET" } else { "POST" };
-                        let request = format!(
-                            "{method} /{client}/{number} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"
-                        );
-                        match send(proxy, request.as_bytes()).status {
-                            200 => {}
-                            502 if method == "POST" => drop(failed.fetch_add(1, Ordering::Relaxed)),
-                            status => panic!("{method} {client}/{number}: {status}"),
-                        }
-                    }
-                })
-            })
-            .collect();
-        let (restarting, is_done) = (&restarting, &is_done);
-        let restarts = scope.spawn(move || {
-            let mut earlier = Vec::new();
+        let failed = &failed;
+        let send_all = move |client: usize| {
+            for number in 0..250 {
+                let method = if number % 2 == 0 { "GET" } else { "POST" };
+                let request =
+                    format!("{method} /{client}/{number} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
+                match send(proxy, request.as_bytes()).status {
+                    200 => {}
+                    502 if method == "POST" => drop(failed.fetch_add(1, Ordering::Relaxed)),
+                    status => panic!("{method} {client}/{number}: {status}"),
+                }
+            }
+        };
+        let clients: Vec<_> = (0..4).map(|client| scope.spawn(move || send_all(client))).collect();
+        scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(30));
-                let stopped = restarting.lock().unwrap().take();
-                if let Some(stopped) = stopped {
-                    earlier.extend(stopped.requests());
-                    drop(stopped);
-                }
+                drop(restarting.take());
                 std::thread::sleep(Duration::from_millis(10));
-                let Ok(listener) = TcpListener::bind(address) else { continue };
-                *restarting.lock().unwrap() = Some(Upstream::on(listener, |_| Reaction::Reply(ok(""))));
+                restarting =
+                    TcpListener::bind(address).ok().map(|listener| Upstream::on(listener, noting(&all)));
             }
-            earlier
         });
         let finished: Vec<_> = clients.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         // Before a client's failure is reported, or the restarts would go on for ever.
         is_done.store(true, Ordering::Relaxed);
-        earlier = restarts.join().unwrap();
         for client in finished {
             client.unwrap();
         }
     });
-    let mut all = earlier;
-    all.extend(restarting.lock().unwrap().as_ref().map(Upstream::requests).unwrap_or_default());
-    all.extend(stable.requests());
+    let all = all.lock().unwrap();
     let posts: Vec<&str> =
         all.iter().filter(|one| one.request_line().starts_with("POST")).map(Recorded::target).collect();
     let distinct: HashSet<&str> = posts.iter().copied().collect();
