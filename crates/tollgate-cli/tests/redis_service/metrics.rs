@@ -12,12 +12,14 @@ use crate::harness::{Service, wait_for};
 use crate::{admitted, check, service, sharing};
 
 /// Names in the docs with the prefix of a metric that are not metrics.
-const NO_METRICS: [&str; 5] = [
+const NO_METRICS: [&str; 7] = [
     "tollgate_migrations",
+    "tollgate_proxy_",
     "tollgate_records_migrations",
     "tollgate_server",
     "tollgate_store_",
     "tollgate_tls_",
+    "tollgate_upstream_",
 ];
 
 /// One metric family.
