@@ -163,20 +163,20 @@ fn every_error_has_line_and_key() {
 #[test]
 fn settings_file_is_linted_as_serve_reads_it() {
     let wrong =
-        "[server]\nlisten = \"nope\"\n[counters]\nstroe = \"redis\"\n[proxy]\n[identity]\nipv6_prefix = 1\n";
+        "[server]\nlisten = \"nope\"\n[counters]\nstroe = \"redis\"\n[prxy]\n[identity]\nipv6_prefix = 1\n";
     let files = Files::new(&[("tollgate.toml", wrong)]);
     let path = files.path("tollgate.toml");
     let ran = run(&["rules", "lint", &path]);
     let expected = format!(
         "{path}:2: server.listen: \"nope\" is not an IP address and port such as \"127.0.0.1:8080\"\n\
          {path}:4: counters.stroe: unknown key (did you mean store?)\n\
-         {path}:5: proxy: unknown key\n\
+         {path}:5: prxy: unknown key (did you mean proxy?)\n\
          {path}:7: identity.ipv6_prefix: must be between 48 and 128\n\
          {path}: 4 errors\n"
     );
     assert_eq!((ran.code, ran.stdout), (2, expected));
     let served = run(&["serve", "--config", &path]);
-    for reason in ["server.listen: ", "counters.stroe: ", "proxy: ", "identity.ipv6_prefix: "] {
+    for reason in ["server.listen: ", "counters.stroe: ", "prxy: ", "identity.ipv6_prefix: "] {
         assert!(served.stderr.contains(reason), "{}", served.stderr);
     }
 }

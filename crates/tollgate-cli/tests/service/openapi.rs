@@ -41,7 +41,8 @@ const EVERYTHING: &str = r#"{"rules":[{"name":"i","per":["user"],"limits":[{"req
     "limits":[{"user_id":"l","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}]}"#;
 
 /// One request for every operation, in an order in which each succeeds.
-const REQUESTS: [(&str, &str, &str, u16); 82] = [
+const REQUESTS: [(&str, &str, &str, u16); 83] = [
+    ("GET", "/v1/admin/upstreams", "", 404),
     ("POST", "/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x"}"#, 200),
     ("POST", "/v1/rate-limit/check", CHECK_BODY, 429),
     (
