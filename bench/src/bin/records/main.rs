@@ -18,7 +18,7 @@ const SECTIONS: [&str; 3] = ["cost", "drain", "search"];
 struct Plan {
     is_quick: bool,
     rounds: u32,
-    duration: Duration,
+    turn: Duration,
     tollgate: PathBuf,
     sections: Vec<String>,
 }
@@ -28,8 +28,8 @@ impl Plan {
         let tollgate = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/release/tollgate");
         let mut plan = Plan {
             is_quick: false,
-            rounds: 5,
-            duration: Duration::from_secs(20),
+            rounds: 20,
+            turn: Duration::from_secs(4),
             tollgate: tollgate.into(),
             sections: Vec::new(),
         };
@@ -37,7 +37,7 @@ impl Plan {
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--quick" => {
-                    (plan.is_quick, plan.rounds, plan.duration) = (true, 2, Duration::from_secs(12));
+                    (plan.is_quick, plan.rounds, plan.turn) = (true, 8, Duration::from_secs(3));
                 }
                 "--tollgate" => plan.tollgate = args.next().context("--tollgate needs a path")?.into(),
                 section if SECTIONS.contains(&section) => plan.sections.push(arg),
