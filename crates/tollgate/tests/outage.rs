@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::num::NonZeroU32;
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+#[path = "support/shared_counters.rs"]
+mod shared_counters;
 
-use smallvec::smallvec;
+use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
+
 use tollgate::counters::memory::MemoryBounds;
-use tollgate::counters::{
-    Charge, Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts,
-};
+use tollgate::counters::{Charges, CounterStore, StoreError, Verdicts};
 use tollgate::inspect::EndpointScope;
 use tollgate::record::NoRecords;
 use tollgate::{
@@ -19,85 +17,7 @@ use tollgate::{
     Timestamp,
 };
 
-/// Shared counters that can be made unreachable.
-#[derive(Default)]
-struct Shared {
-    counters: MemoryCounters,
-    down: AtomicBool,
-    /// One of its two servers is down.
-    half_down: AtomicBool,
-    refuses_to_carry: AtomicBool,
-    added: AtomicUsize,
-    /// Four if none is set.
-    nodes: Option<NonZeroU32>,
-}
-
-impl CounterStore for &Shared {
-    async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
-        if self.down.load(Ordering::Relaxed) {
-            return Err(StoreError::Unreachable);
-        }
-        Ok(Verdicts { shared: true, ..self.counters.charge_all_now(charges, now) })
-    }
-
-    fn nodes(&self) -> NonZeroU32 {
-        self.nodes.unwrap_or(NonZeroU32::new(4).unwrap())
-    }
-
-    fn is_reachable(&self, charges: &Charges<'_>) -> bool {
-        let is_away = charges.charges.iter().any(|charge| charge.subject.0 >> 127 == 0);
-        !(self.down.load(Ordering::Relaxed) || is_away && self.half_down.load(Ordering::Relaxed))
-    }
-
-    async fn reconcile(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
-        if self.refuses_to_carry.load(Ordering::Relaxed) {
-            return Err(StoreError::Unreachable);
-        }
-        self.added.fetch_add(held.charges.len(), Ordering::Relaxed);
-        // What exceeds the limit cannot make the counter fuller.
-        for charge in held.charges.drain(..) {
-            let charge_alone = |cost| {
-                let alone = Charges { charges: smallvec![Charge { cost, ..charge }], ..Charges::default() };
-                self.counters.charge_all_now(&alone, now).verdicts[0].remaining
-            };
-            charge_alone(charge.cost.min(charge_alone(0)));
-        }
-        Ok(())
-    }
-}
-
-impl CounterAdmin for &Shared {
-    async fn verify_reset(&self, _charges: &Charges<'_>) -> Result<(), StoreError> {
-        if self.down.load(Ordering::Relaxed) { Err(StoreError::Unreachable) } else { Ok(()) }
-    }
-
-    async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
-        if self.down.load(Ordering::Relaxed) {
-            return Err(StoreError::Unreachable);
-        }
-        self.counters.reset(charges).await
-    }
-
-    async fn pardon(&self, client: &str) -> Result<bool, StoreError> {
-        self.counters.pardon(client).await
-    }
-
-    async fn penalized_clients(
-        &self,
-        count_max: usize,
-        now: Timestamp,
-    ) -> Result<Vec<PenalizedClient>, StoreError> {
-        self.counters.penalized_clients(count_max, now).await
-    }
-}
-
-/// Polls a future that never waits.
-fn now_or_never<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("it waits"),
-    }
-}
+use self::shared_counters::{Shared, now_or_never};
 
 fn rules(more: &str) -> RuleSet {
     let rule = format!(

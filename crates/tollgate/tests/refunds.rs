@@ -2,21 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::num::NonZeroU32;
-use std::pin::pin;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+#[path = "support/shared_counters.rs"]
+mod shared_counters;
 
-use tollgate::counters::{
-    Charges, CounterAdmin, CounterStore, PenalizedClient, Refund, RefundOutcome, RefundOutcomes, StoreError,
-    Verdicts,
-};
+use std::num::NonZeroU32;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use tollgate::counters::RefundOutcome;
 use tollgate::record::{Record, RecordSink, RefundRecord};
 use tollgate::{
     Decision, Endpoint, Id, Limiter, MemoryCounters, Receipt, Request, RuleSet, Seed, Settlement, Span,
     Timestamp,
 };
+
+use self::shared_counters::{Shared, now_or_never};
 
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 const REFUNDED: Settlement = Settlement { refunded: 1, dropped: 0, lost: 0 };
@@ -158,63 +158,9 @@ fn refund_is_recorded_once_per_rule() {
     assert_eq!(*limiter.records().0.lock().unwrap(), [("r".to_owned(), RefundOutcome::Refunded)]);
 }
 
-/// Shared counters that can be made unreachable.
-#[derive(Default)]
-struct Shared {
-    counters: MemoryCounters,
-    down: AtomicBool,
-}
-
-impl CounterStore for &Shared {
-    async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
-        if self.down.load(Ordering::Relaxed) {
-            return Err(StoreError::Unreachable);
-        }
-        Ok(Verdicts { shared: true, ..self.counters.charge_all_now(charges, now) })
-    }
-
-    async fn refund(&self, refunds: &[Refund<'_>], now: Timestamp) -> RefundOutcomes {
-        if self.down.load(Ordering::Relaxed) {
-            return refunds.iter().map(|_| RefundOutcome::Lost).collect();
-        }
-        self.counters.refund_now(refunds, now)
-    }
-
-    fn nodes(&self) -> NonZeroU32 {
-        NonZeroU32::new(2).unwrap()
-    }
-
-    async fn reconcile(&self, pending: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
-        self.counters.charge_all_now(pending, now);
-        pending.charges.clear();
-        Ok(())
-    }
-}
-
-impl CounterAdmin for &Shared {
-    async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
-        self.counters.reset(charges).await
-    }
-
-    async fn pardon(&self, client: &str) -> Result<bool, StoreError> {
-        self.counters.pardon(client).await
-    }
-
-    async fn penalized_clients(
-        &self,
-        count_max: usize,
-        now: Timestamp,
-    ) -> Result<Vec<PenalizedClient>, StoreError> {
-        self.counters.penalized_clients(count_max, now).await
-    }
-}
-
-/// Polls a future that never waits.
-fn now_or_never<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("it waits"),
-    }
+/// Counters shared by two nodes.
+fn shared() -> Shared {
+    Shared { nodes: NonZeroU32::new(2), ..Shared::default() }
 }
 
 fn check(limiter: &Limiter<&Shared>) -> Decision {
@@ -231,7 +177,7 @@ const BUCKET: &str = "[[rules]]\nname = \"r\"\nper = [\"user\"]\ncount = \"on_fa
 #[test]
 fn charge_of_the_fallback_is_refunded_there() {
     for rules in [rules("count = \"on_failure\""), RuleSet::from_toml(BUCKET).unwrap()] {
-        let shared = Shared::default();
+        let shared = shared();
         let limiter = Limiter::new(rules, &shared);
         shared.down.store(true, Ordering::Relaxed);
         for _ in 0..10 {
@@ -249,7 +195,7 @@ fn charge_of_the_fallback_is_refunded_there() {
 
 #[test]
 fn reconciled_charge_stays_in_the_store() {
-    let shared = Shared::default();
+    let shared = shared();
     let limiter = Limiter::new(rules("count = \"on_failure\""), &shared);
     shared.down.store(true, Ordering::Relaxed);
     let receipt = receipt(check(&limiter));
@@ -261,7 +207,7 @@ fn reconciled_charge_stays_in_the_store() {
 
 #[test]
 fn lost_refund_is_reported_and_counts() {
-    let shared = Shared::default();
+    let shared = shared();
     let limiter = Limiter::new(rules("count = \"on_failure\""), &shared);
     let receipt = receipt(check(&limiter));
     shared.down.store(true, Ordering::Relaxed);
