@@ -18,7 +18,7 @@ use crate::api::batch_check::BodyBudget;
 use crate::auth::api_keys::KeySecret;
 use crate::auth::caller_limits::CallerLimiter;
 use crate::auth::jwt::{JwtStats, JwtVerifier};
-use crate::auth::throttle::AuthThrottle;
+use crate::auth::throttle::{AuthThrottle, GuessedCredential};
 use crate::auth::{AuthParts, Authenticator, Caller};
 use crate::check::batch::BatchQueue;
 use crate::check::error::CheckError;
@@ -28,6 +28,7 @@ use crate::config::reload::ReloadHandle;
 use crate::config::settings::{ClientIdSettings, InvalidToken, ServerCertificate, Settings};
 use crate::config::sync::{ConfigSync, FileRules, SyncParts};
 use crate::gateways::proxy::Proxy;
+use crate::gateways::untrusted_log::UntrustedGatewayLog;
 use crate::http::hosts::HostPolicy;
 use crate::http::request_id::RequestIds;
 use crate::listener::{AcceptPolicy, ConnectionStats};
@@ -53,6 +54,8 @@ pub(crate) struct App {
     clock: Clock,
     config_sync: Arc<ConfigSync>,
     auth_throttle: AuthThrottle,
+    token_throttle: AuthThrottle,
+    untrusted_gateways: UntrustedGatewayLog,
     live: ArcSwap<Reloadable>,
     /// Absent without a configuration file.
     reload: OnceLock<ReloadHandle>,
@@ -99,7 +102,7 @@ pub(crate) struct Reloadable {
     pub(crate) jwt: Option<Arc<JwtVerifier>>,
     /// What happens to requests with an invalid token.
     pub(crate) invalid_token: InvalidToken,
-    /// The certificates of the listener.
+    /// The certificates of all listeners.
     pub(crate) certificates: Vec<ServerCertificate>,
 }
 
@@ -128,7 +131,7 @@ impl Reloadable {
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
             jwt: JwtVerifier::new(&settings.jwt.issuers, jwt_stats, jwt_before).map(Arc::new),
             invalid_token: settings.jwt.invalid_token,
-            certificates: settings.server.tls.as_ref().map_or_else(Vec::new, |tls| tls.certificates.clone()),
+            certificates: settings.certificates().into_iter().cloned().collect(),
         }
     }
 }
@@ -150,7 +153,9 @@ impl App {
         let records = Records::new(&rules, settings, counters.redis().is_some());
         Arc::new(App {
             config_sync: Arc::new(ConfigSync::new(settings, key_secret)),
-            auth_throttle: AuthThrottle::default(),
+            auth_throttle: AuthThrottle::new(GuessedCredential::ApiKey),
+            token_throttle: AuthThrottle::new(GuessedCredential::Token),
+            untrusted_gateways: UntrustedGatewayLog::default(),
             clock,
             live: ArcSwap::from_pointee(live),
             reload: OnceLock::new(),
@@ -242,6 +247,15 @@ impl App {
 
     pub(crate) fn auth_throttle(&self) -> &AuthThrottle {
         &self.auth_throttle
+    }
+
+    /// Backs off clients with invalid tokens.
+    pub(crate) fn token_throttle(&self) -> &AuthThrottle {
+        &self.token_throttle
+    }
+
+    pub(crate) fn untrusted_gateways(&self) -> &UntrustedGatewayLog {
+        &self.untrusted_gateways
     }
 
     pub(crate) fn auth_parts(&self) -> AuthParts<'_> {
@@ -403,6 +417,7 @@ impl App {
             clock: self.clock,
             config_sync: &self.config_sync,
             auth_throttle: &self.auth_throttle,
+            token_throttle: &self.token_throttle,
             idempotency: &self.idempotency,
             connections: &self.connections,
             certificates: &live.certificates,

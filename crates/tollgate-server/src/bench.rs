@@ -88,7 +88,7 @@ impl TokenVerifier {
 
     /// As [`TokenVerifier::accepts`], without the cache.
     pub fn accepts_anew(&self, token: &str, now_secs: u64) -> bool {
-        self.0.verify_anew(token, Timestamp::from_secs(now_secs)).is_ok()
+        self.0.verify_uncached(token, Timestamp::from_secs(now_secs)).is_ok()
     }
 }
 

@@ -87,6 +87,53 @@ pub mod token {
     }
 }
 
+/// PROXY headers.
+pub mod proxy_header {
+    use std::net::SocketAddr;
+
+    use crate::listener::proxy_header;
+
+    /// The client that a header at the start of these bytes names, if any, and the length of the header. `None` if there is no header.
+    /// At most `part` bytes arrive at a time. Must neither panic nor hang on any input.
+    pub fn read(bytes: &[u8], part: usize) -> Option<(Option<SocketAddr>, usize)> {
+        proxy_header::read_bytes(bytes, part).ok().flatten()
+    }
+}
+
+/// Bodies of login requests.
+pub mod login {
+    use std::sync::LazyLock;
+
+    use http::header::CONTENT_TYPE;
+    use http::{HeaderMap, HeaderValue};
+
+    use crate::config::settings::{LoginEndpoint, Settings};
+    use crate::gateways::login::login_name;
+
+    static ENDPOINT: LazyLock<Option<LoginEndpoint>> = LazyLock::new(|| {
+        let settings =
+            Settings::from_toml("[[identity.login_endpoints]]\nendpoint = '/login'\nfield = 'name'");
+        let settings = settings.unwrap_or_else(|error| unreachable!("{error:?}"));
+        settings.client_ids.login_endpoints.into_iter().next()
+    });
+
+    /// The login name `name` in a JSON body. Must neither panic nor hang on any input.
+    pub fn from_json(body: &[u8]) -> Option<String> {
+        read("application/json", body)
+    }
+
+    /// The login name `name` in a form.
+    pub fn from_form(body: &[u8]) -> Option<String> {
+        read("application/x-www-form-urlencoded", body)
+    }
+
+    fn read(content_type: &'static str, body: &[u8]) -> Option<String> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        login_name(ENDPOINT.as_ref()?, &headers, body).ok()
+    }
+}
+
 /// Every normalization at once.
 fn normalization() -> Normalization {
     let form = NormalForm::NfcCasefold;
@@ -103,13 +150,23 @@ mod tests {
     use proptest::prelude::*;
     use proptest::sample::Index;
 
-    use super::{check_body, token};
+    use super::{check_body, login, proxy_header, token};
 
     const BODY: &str = r#"{"user_id":"u","endpoint":"/a/%C3%89","method":"GET","ip":"::1","cost":2,"descriptors":{"k":"v"}}"#;
 
     fn is_object_with_endpoint(body: &[u8]) -> bool {
         let value: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
         value.is_object() && value["endpoint"].is_string()
+    }
+
+    const PROXY_LINE: &[u8] = b"PROXY TCP4 203.0.113.9 10.0.0.1 56324 443\r\nGET / HTTP/1.1\r\n";
+
+    #[test]
+    fn unchanged_header_and_login_are_read() {
+        let (client, length) = proxy_header::read(PROXY_LINE, 7).unwrap();
+        assert_eq!((client, length), (Some("203.0.113.9:56324".parse().unwrap()), 43));
+        assert_eq!(login::from_json(br#"{"x":1,"name":"ann"}"#).as_deref(), Some("ann"));
+        assert_eq!(login::from_form(b"x=1&name=ann%20b").as_deref(), Some("ann b"));
     }
 
     #[test]
@@ -125,6 +182,27 @@ mod tests {
                 *at.get_mut(&mut body) = byte;
             }
             prop_assert!(!check_body(&body) || is_object_with_endpoint(&body));
+        }
+
+        #[test]
+        fn header_does_not_depend_on_how_it_arrives(edits in prop::collection::vec(any::<(Index, u8)>(), 0..4), part in 1..80_usize) {
+            let mut bytes = PROXY_LINE.to_vec();
+            for (at, byte) in edits {
+                *at.get_mut(&mut bytes) = byte;
+            }
+            prop_assert_eq!(proxy_header::read(&bytes, part), proxy_header::read(&bytes, usize::MAX));
+        }
+
+        #[test]
+        fn mutated_login_is_refused_or_that_of_the_body(edits in prop::collection::vec(any::<(Index, u8)>(), 1..4)) {
+            let mut body = br#"{"password":"p","name":"ann"}"#.to_vec();
+            for (at, byte) in edits {
+                *at.get_mut(&mut body) = byte;
+            }
+            if let Some(name) = login::from_json(&body) {
+                let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                prop_assert_eq!(value["name"].as_str(), Some(&*name));
+            }
         }
 
         #[test]

@@ -7,6 +7,7 @@
 
 pub(crate) mod forward_auth;
 mod identify;
-mod login;
+pub(crate) mod login;
 mod original_request;
 pub(crate) mod proxy;
+pub(crate) mod untrusted_log;

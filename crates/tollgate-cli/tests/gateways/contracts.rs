@@ -86,6 +86,8 @@ fn untrusted_peer_is_refused_by_name() {
         403,
         "a key does not help"
     );
+    let lines = service.log().matches("the peer is not one of identity.trusted_proxies").count();
+    assert_eq!(lines, 1, "{}", service.log());
 }
 
 #[test]

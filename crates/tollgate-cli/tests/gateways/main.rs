@@ -3,6 +3,7 @@
 
 mod caddy;
 mod contracts;
+mod delays;
 #[path = "../service/harness.rs"]
 #[allow(dead_code, reason = "shared with the service tests, which use more of it")]
 mod harness;

@@ -48,6 +48,7 @@ fn nginx_passes_on_blocks_and_invalid_keys() {
     let key = format!("tg_{}_{}", "a".repeat(16), "b".repeat(43));
     let refused = setup.get("/api/items", &[("x-api-key", &key)]);
     assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("ApiKey")));
+    assert_eq!(refused.json()["reason"], "api_key_unknown");
     setup.service.admin("POST", "/v1/admin/blocks", r#"{"client":"ip:127.0.0.1","reason":"abuse"}"#);
     let blocked = setup.get("/api/items", &[]);
     assert_eq!((blocked.status, &blocked.json()["reason"]), (403, &"abuse".into()));

@@ -8,7 +8,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-use crate::harness::{Answer, Service};
+use crate::harness::{Answer, Service, wait_for};
 use crate::setup::settings;
 
 const SECRET: &str = "shared secret of the issuer and tollgate";
@@ -119,6 +119,79 @@ fn invalid_token_can_be_anonymous() {
     assert_eq!(statuses, [200, 200, 200, 429], "counted by the address");
     assert_eq!(ask(&service, "203.0.113.1", None).status, 429);
     assert_eq!(remaining(&service, "203.0.113.1", Some(&token("alice"))).as_deref(), Some("2"));
+}
+
+/// Tokens of an attacker, each with another signature.
+fn guess(number: usize) -> String {
+    signed(&claims("alice"), &format!("secret of an attacker, number {number}"))
+}
+
+/// Sends guesses until the backoff of their address outlasts the rest of the test; returns the last answer.
+fn guess_until_backoff(service: &Service, address: &str) -> Answer {
+    for number in 0..200 {
+        let answer = ask(service, address, Some(&guess(number)));
+        assert!([401, 429].contains(&answer.status), "{}", answer.text);
+    }
+    wait_for("a backoff that outlasts this test", || {
+        let answer = ask(service, address, Some(&guess(0)));
+        let wait = answer.header("retry-after")?.parse::<u64>().unwrap();
+        (wait >= 8).then_some(answer)
+    })
+}
+
+#[test]
+fn guessed_tokens_are_refused_unread() {
+    let service = service(1_000, "", "");
+    let (neighbour, newcomer) = (token("neighbour"), token("newcomer"));
+    assert_eq!(ask(&service, "203.0.113.1", Some(&neighbour)).status, 200);
+    let refused = guess_until_backoff(&service, "203.0.113.1");
+    assert_eq!((refused.status, &*refused.error().1), (429, "TOO_MANY_ATTEMPTS"));
+    let message = "too many invalid bearer tokens from this address; retry after Retry-After";
+    assert_eq!(refused.json()["error"]["message"], message);
+
+    let count = |reason: &str| {
+        service.metric(&format!("tollgate_tokens_refused_total{{reason=\"{reason}\"}}")).unwrap_or(0.0)
+    };
+    let (verified, unread) = (count("invalid_signature"), count("throttled"));
+    assert!(verified <= 80.0 && unread >= 100.0, "{verified} were verified, {unread} were not");
+    assert_eq!(service.metric("tollgate_token_throttle_activations_total"), Some(1.0));
+    assert!(service.log().contains("repeated invalid tokens: backing off"), "{}", service.log());
+
+    assert_eq!(ask(&service, "203.0.113.1", Some(&newcomer)).status, 429, "same address, never seen");
+    assert_eq!(ask(&service, "203.0.113.1", Some(&neighbour)).status, 200, "verified before");
+    assert_eq!(ask(&service, "203.0.113.1", None).status, 200, "without a token");
+    assert_eq!(ask(&service, "203.0.113.2", Some(&newcomer)).status, 200, "another address");
+    assert_eq!(ask(&service, "203.0.113.1", Some(&newcomer)).status, 200, "now it is verified");
+    let key = service.admin_key();
+    assert_eq!(service.with_key(&key, "GET", "/v1/admin/penalties", "").status, 200, "keys of callers");
+    wait_for("the alert in the audit trail", || {
+        let trail = service.admin("GET", "/v1/admin/audit?kind=token_attempts", "").json();
+        let entry = &trail["entries"][0];
+        (entry["subject"] == "203.0.113.1" && entry["after"]["invalid_tokens"] == 65).then_some(())
+    });
+}
+
+#[test]
+fn expired_tokens_are_no_guesses() {
+    let service = service(1_000, "", "");
+    let mut expired = claims("alice");
+    expired["exp"] = 1_000_000_000.into();
+    let expired = signed(&expired, SECRET);
+    for _ in 0..200 {
+        assert_eq!(ask(&service, "203.0.113.1", Some(&expired)).status, 401);
+    }
+    assert_eq!(ask(&service, "203.0.113.1", Some(&token("alice"))).status, 200);
+}
+
+#[test]
+fn guesses_count_as_anonymous_while_unread() {
+    let service = service(1_000, "invalid_token = \"treat_as_anonymous\"", "");
+    for number in 0..100 {
+        assert_eq!(ask(&service, "203.0.113.1", Some(&guess(number))).status, 200);
+    }
+    let unread = service.metric("tollgate_tokens_refused_total{reason=\"throttled\"}").unwrap();
+    assert!(unread >= 1.0, "{unread}");
+    assert_eq!(remaining(&service, "203.0.113.1", None).as_deref(), Some("899"), "counted by the address");
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(crate) struct AuditQuery {
     /// Continues after this entry: `next` of an earlier response.
     after: Option<String>,
     /// Only entries about this kind: `rule`, `tier`, `quota`, `key`, `block`, `user_endpoint_limit`, `counters`, `penalty`,
-    /// `settings`, `key_attempts`.
+    /// `settings`, `key_attempts`, `token_attempts`.
     kind: Option<String>,
     /// Only entries by this caller.
     by: Option<String>,

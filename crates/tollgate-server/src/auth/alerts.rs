@@ -1,4 +1,4 @@
-//! Reports brute-force attempts on API keys: one log line and one entry of the audit trail when backoff begins.
+//! Reports brute-force attempts on API keys and tokens: one log line and one entry of the audit trail when backoff begins.
 //!
 //! Attackers decide how often that happens, so at most [`ALERTS_MAX`] are reported in [`ALERT_WINDOW`]; the next entry carries the
 //! number of those left out. Requests only queue an alert; a background task writes it and waits for the database if it must.
@@ -12,7 +12,7 @@ use tollgate::{Span, Timestamp};
 use tollgate_stores::sql::{AuditEvent, DatabaseError};
 use tracing::warn;
 
-use super::throttle::AuthThrottle;
+use super::throttle::{AuthThrottle, GuessedCredential};
 use crate::config::sync::ConfigSync;
 
 const ALERTS_MAX: usize = 16;
@@ -24,6 +24,7 @@ const ACTOR: &str = "tollgate";
 /// Backoff began.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Alert {
+    pub(crate) credential: GuessedCredential,
     /// The address or its IPv6 network; none if failures come from many addresses.
     pub(crate) address: Option<IpAddr>,
     pub(crate) failures: u32,
@@ -87,7 +88,11 @@ async fn write_to_audit_trail(config_sync: &ConfigSync, alert: &Alert, left_out:
 
 impl Alert {
     pub(super) fn log(&self) {
-        warn!(from = %self.subject(), failures = self.failures, "repeated invalid API keys: backing off");
+        let (from, failures) = (self.subject(), self.failures);
+        match self.credential {
+            GuessedCredential::ApiKey => warn!(%from, failures, "repeated invalid API keys: backing off"),
+            GuessedCredential::Token => warn!(%from, failures, "repeated invalid tokens: backing off"),
+        }
     }
 
     fn subject(&self) -> String {
@@ -99,11 +104,15 @@ impl Alert {
     }
 
     fn audit_event(&self, left_out: u64) -> AuditEvent {
-        let after = serde_json::json!({ "invalid_keys": self.failures, "alerts_left_out": left_out });
+        let (kind, counted) = match self.credential {
+            GuessedCredential::ApiKey => ("key_attempts", "invalid_keys"),
+            GuessedCredential::Token => ("token_attempts", "invalid_tokens"),
+        };
+        let after = serde_json::json!({ counted: self.failures, "alerts_left_out": left_out });
         AuditEvent {
             tenant: None,
             action: "alert".into(),
-            kind: "key_attempts".into(),
+            kind: kind.into(),
             subject: self.subject(),
             before: None,
             after: Some(after),
@@ -118,7 +127,8 @@ mod tests {
     const START: Timestamp = Timestamp::from_secs(1_000_000);
 
     fn alert(last: u8, at: Timestamp) -> Alert {
-        Alert { address: Some(IpAddr::from([192, 0, 2, last])), failures: 65, at }
+        let credential = GuessedCredential::ApiKey;
+        Alert { credential, address: Some(IpAddr::from([192, 0, 2, last])), failures: 65, at }
     }
 
     fn drain(queue: &mut AlertQueue) -> Vec<(Alert, u64)> {
@@ -150,7 +160,10 @@ mod tests {
 
     #[test]
     fn audit_entry_names_the_counted_network() {
-        let subject = |address| Alert { address, failures: 65, at: START }.audit_event(0).subject;
+        let credential = GuessedCredential::Token;
+        let event = |address| Alert { credential, address, failures: 65, at: START }.audit_event(0);
+        let subject = |address| event(address).subject;
+        assert_eq!(event(None).kind, "token_attempts");
         assert_eq!(subject(Some("2001:db8::".parse().unwrap())), "2001:db8::/64");
         assert_eq!(subject(Some(IpAddr::from([192, 0, 2, 1]))), "192.0.2.1");
         assert_eq!(subject(None), "many addresses");

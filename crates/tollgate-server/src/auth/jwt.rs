@@ -62,11 +62,14 @@ pub(crate) enum JwtError {
     WrongAudience,
     #[error("the claim {claim:?} of the token {reason}")]
     InvalidClaim { claim: Box<str>, reason: &'static str },
+    /// The address of the client is in backoff after invalid tokens; the token was not read.
+    #[error("too many invalid tokens from this address; retry after Retry-After")]
+    Throttled { wait: Span },
 }
 
 impl JwtError {
     /// All reasons, as metrics show them.
-    pub(crate) const REASONS: [&'static str; 12] = [
+    pub(crate) const REASONS: [&'static str; 13] = [
         "too_large",
         "encrypted",
         "malformed",
@@ -79,6 +82,7 @@ impl JwtError {
         "not_yet_valid",
         "wrong_audience",
         "invalid_claim",
+        "throttled",
     ];
 
     /// The index of its reason.
@@ -96,7 +100,21 @@ impl JwtError {
             JwtError::NotYetValid => 9,
             JwtError::WrongAudience => 10,
             JwtError::InvalidClaim { .. } => 11,
+            JwtError::Throttled { .. } => 12,
         }
+    }
+
+    /// Whether the token is not one of a configured issuer, but may be one of another system.
+    pub(crate) fn is_foreign(&self) -> bool {
+        matches!(
+            self,
+            JwtError::TooLarge | JwtError::Encrypted | JwtError::Malformed(_) | JwtError::UnknownIssuer
+        )
+    }
+
+    /// Whether the token claims to be from a configured issuer, which did not sign it.
+    pub(crate) fn is_forgery(&self) -> bool {
+        matches!(self, JwtError::WrongAlgorithm | JwtError::UnknownKey | JwtError::InvalidSignature)
     }
 }
 
@@ -141,32 +159,46 @@ impl JwtVerifier {
 
     /// Verifies a token without the cache.
     #[cfg(feature = "bench")]
-    pub(crate) fn verify_anew(&self, token: &str, now: Timestamp) -> Result<VerifiedToken, JwtError> {
+    pub(crate) fn verify_uncached(&self, token: &str, now: Timestamp) -> Result<VerifiedToken, JwtError> {
         Ok(self.verify_whole(token, now)?.token)
     }
 
-    /// Verifies a token, without waiting for anything.
+    /// Verifies a token as a client's is, without backoff.
+    #[cfg(any(test, feature = "bench", feature = "fuzzing"))]
     pub(crate) fn verify(&self, token: &str, now: Timestamp) -> Result<VerifiedToken, JwtError> {
-        let outcome = self.verify_uncounted(token, now);
-        self.stats.count(&outcome);
-        outcome
+        self.verified_before(token, now).map_or_else(|| self.verify_anew(token, now), Ok)
     }
 
-    fn verify_uncounted(&self, token: &str, now: Timestamp) -> Result<VerifiedToken, JwtError> {
+    /// The token, if it was verified before and is still valid.
+    pub(crate) fn verified_before(&self, token: &str, now: Timestamp) -> Option<VerifiedToken> {
         if token.len() > TOKEN_BYTES_MAX {
-            return Err(JwtError::TooLarge);
+            return None;
         }
-        let hash = TokenHash::of(token);
         let is_current = |entry: &CacheEntry| {
             entry.period.check(now).is_ok() && self.issuers[entry.issuer].has_keys(&entry.keys)
         };
-        if let Some(token) = self.cache.get(&hash, is_current) {
-            return Ok(token);
+        let token = self.cache.get(&TokenHash::of(token), is_current)?;
+        self.stats.count_accepted();
+        Some(token)
+    }
+
+    /// Verifies a token that was not verified before, without waiting for anything.
+    pub(crate) fn verify_anew(&self, token: &str, now: Timestamp) -> Result<VerifiedToken, JwtError> {
+        match self.verify_whole(token, now) {
+            Ok(entry) => {
+                self.stats.count_accepted();
+                let verified = entry.token.clone();
+                self.cache.insert(TokenHash::of(token), entry);
+                Ok(verified)
+            }
+            Err(error) => Err(self.refuse(error)),
         }
-        let entry = self.verify_whole(token, now)?;
-        let verified = entry.token.clone();
-        self.cache.insert(hash, entry);
-        Ok(verified)
+    }
+
+    /// Counts a refused token.
+    pub(crate) fn refuse(&self, error: JwtError) -> JwtError {
+        self.stats.count_refused(&error);
+        error
     }
 
     /// The steps of verification, in order.

@@ -1,9 +1,9 @@
-//! Backs off addresses that present invalid API keys.
+//! Backs off addresses that present invalid API keys or tokens.
 //!
 //! Each address (IPv6: each /64) may fail [`FREE_FAILURES`] times; after that every failure doubles the time during which
-//! keys from the address are refused unread. When failures come from many addresses at once, each one has only
-//! [`FREE_FAILURES_UNDER_ATTACK`]. A key that was valid from an address is still accepted while others from that address fail, so
-//! an attacker behind a shared NAT cannot lock out its neighbours.
+//! credentials from the address are refused unread. When failures come from many addresses at once, each one has only
+//! [`FREE_FAILURES_UNDER_ATTACK`]. A credential that was valid from an address is still accepted while others from that address
+//! fail, so an attacker behind a shared NAT cannot lock out its neighbours.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -29,6 +29,16 @@ const ATTACK_WINDOW: Span = Span::from_secs(60);
 const SLOTS: usize = 8_192;
 const TRUSTED_MAX: usize = 16_384;
 
+/// What an address guesses. Each has a throttle of its own: clients with invalid tokens do not lock out callers.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum GuessedCredential {
+    /// The API key of a caller.
+    #[default]
+    ApiKey,
+    /// The token of a client.
+    Token,
+}
+
 /// Tracks failed authentication by address.
 #[derive(Debug, Default)]
 pub(crate) struct AuthThrottle {
@@ -36,23 +46,28 @@ pub(crate) struct AuthThrottle {
     state: Mutex<State>,
     /// Spares requests the lock until the first failure.
     has_failures: AtomicBool,
-    /// Hashes of valid keys with their addresses.
+    /// Hashes of valid credentials with their addresses.
     trusted: RwLock<HashSet<u64>>,
 }
 
 /// Counters for metrics.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AuthThrottleStats {
-    /// Invalid keys that were compared.
+    /// Invalid credentials that were checked.
     pub(crate) failures: u64,
-    /// Requests refused without comparing their key.
+    /// Requests refused without checking their credential.
     pub(crate) throttled: u64,
     /// Times that backoff began, for one address or for all.
     pub(crate) activations: u64,
 }
 
 impl AuthThrottle {
-    /// How long keys from this address are refused unread, if they are.
+    pub(crate) fn new(credential: GuessedCredential) -> Self {
+        let state = State { credential, ..State::default() };
+        AuthThrottle { state: Mutex::new(state), ..AuthThrottle::default() }
+    }
+
+    /// How long credentials from this address are refused unread, if they are.
     pub(crate) fn backoff(&self, peer: IpAddr, key: &str, now: Timestamp) -> Option<Span> {
         if !self.has_failures.load(Ordering::Relaxed) {
             return None;
@@ -66,7 +81,7 @@ impl AuthThrottle {
         Some(remaining)
     }
 
-    /// Remembers a valid key and its address.
+    /// Remembers a valid credential and its address.
     pub(crate) fn record_success(&self, peer: IpAddr, key: &str) {
         let hash = self.hasher.hash_one((counted_ip(peer, IpPrefixes::DEFAULT), key));
         if self.trusted.read().contains(&hash) {
@@ -80,7 +95,7 @@ impl AuthThrottle {
         trusted.insert(hash);
     }
 
-    /// Counts an invalid key.
+    /// Counts an invalid credential.
     pub(crate) fn record_failure(&self, peer: IpAddr, key: &str, now: Timestamp) {
         let peer = counted_ip(peer, IpPrefixes::DEFAULT);
         self.trusted.write().remove(&self.hasher.hash_one((peer, key)));
@@ -108,6 +123,7 @@ impl AuthThrottle {
 /// the attack window only.
 #[derive(Debug, Default)]
 struct State {
+    credential: GuessedCredential,
     slots: Vec<Option<AddressFailures>>,
     window_began: Timestamp,
     failures_in_window: u32,
@@ -138,7 +154,7 @@ impl State {
         [attack, backoff].map(|begun| {
             let (address, failures) = begun?;
             self.stats.activations += 1;
-            let alert = Alert { address, failures, at: now };
+            let alert = Alert { credential: self.credential, address, failures, at: now };
             self.alerts.push(alert).then_some(alert)
         })
     }

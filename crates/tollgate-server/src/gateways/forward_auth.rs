@@ -66,7 +66,8 @@ pub(crate) enum GatewayMode {
         (status = 408, description = "The body of a login request did not arrive in time", body = crate::http::error::ErrorEnvelope<'_>),
         (status = 413, description = "The body of a login request is too large", body = crate::http::error::ErrorEnvelope<'_>),
         (status = 415, description = "The body of a login request cannot be read", body = crate::http::error::ErrorEnvelope<'_>),
-        (status = 429, description = "A limit is exceeded; see Retry-After. A rule can have another status", body = DecisionBody<'_>),
+        (status = 429, description = "A limit is exceeded, or too many invalid tokens came from the client's address (error); see Retry-After. A rule \
+          can have another status", body = DecisionBody<'_>),
     )
 )]
 pub(crate) async fn forward_auth(call: Call, body: Incoming) -> Result<Response, ApiError> {
@@ -99,7 +100,7 @@ async fn decide_original(
         headers: &call.parts.headers,
         address: call.address,
     };
-    let policy = IdentityPolicy::from(&**call.settings);
+    let policy = IdentityPolicy::new(&call.settings, call.app.token_throttle());
     let login = match policy.login_endpoint(&request) {
         Some(endpoint) => Some((endpoint, call.body(body, endpoint.body_bytes_max).await?)),
         None => None,
@@ -187,6 +188,9 @@ impl From<IdentityError> for ApiError {
             IdentityError::InvalidToken(_) => {
                 let challenge = HeaderValue::from_static("Bearer error=\"invalid_token\"");
                 ApiError::new(Code::Unauthorized, message).with_header(header::WWW_AUTHENTICATE, challenge)
+            }
+            IdentityError::TooManyInvalidTokens { wait } => {
+                ApiError::new(Code::TooManyAttempts, message).with_retry_after(wait)
             }
             IdentityError::InvalidHeader { header, reason } => {
                 ApiError::field(Code::InvalidInput, header, reason)

@@ -8,11 +8,12 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderValue, header};
 use thiserror::Error;
-use tollgate::{Endpoint, Method, Timestamp};
+use tollgate::{Endpoint, Method, Span, Timestamp};
 
 use super::login::login_name;
 use crate::app::Reloadable;
 use crate::auth::jwt::{JwtError, JwtVerifier, VerifiedToken};
+use crate::auth::throttle::AuthThrottle;
 use crate::check::request::CheckRequest;
 use crate::config::settings::{ClientIdSettings, InvalidToken, LoginEndpoint};
 
@@ -33,6 +34,8 @@ pub(crate) struct IdentityPolicy<'s> {
     /// Absent without configured issuers: `Authorization` is not ours to judge then.
     jwt: Option<&'s JwtVerifier>,
     rejects_invalid_tokens: bool,
+    /// Backs off clients with invalid tokens.
+    throttle: &'s AuthThrottle,
 }
 
 /// The ids of a client.
@@ -50,6 +53,9 @@ pub(crate) enum IdentityError {
     /// The client must get a new token.
     #[error("the bearer token is invalid: {0}")]
     InvalidToken(JwtError),
+    /// The client must wait.
+    #[error("too many invalid bearer tokens from this address; retry after Retry-After")]
+    TooManyInvalidTokens { wait: Span },
     /// The client must send the header once.
     #[error("{header}: {reason}")]
     InvalidHeader { header: Cow<'static, str>, reason: &'static str },
@@ -63,17 +69,16 @@ pub(crate) enum IdentityError {
     LoginBodyTooLarge(usize),
 }
 
-impl<'s> From<&'s Reloadable> for IdentityPolicy<'s> {
-    fn from(settings: &'s Reloadable) -> Self {
+impl<'s> IdentityPolicy<'s> {
+    pub(crate) fn new(settings: &'s Reloadable, throttle: &'s AuthThrottle) -> Self {
         IdentityPolicy {
             client_ids: &settings.client_ids,
             jwt: settings.jwt.as_deref(),
             rejects_invalid_tokens: settings.invalid_token == InvalidToken::Reject,
+            throttle,
         }
     }
-}
 
-impl<'s> IdentityPolicy<'s> {
     /// The login endpoint that a request is sent to. Its body must be read, at most `body_bytes_max` of it.
     pub(crate) fn login_endpoint(&self, request: &ClientRequest<'_>) -> Option<&'s LoginEndpoint> {
         if self.client_ids.login_endpoints.is_empty() {
@@ -92,30 +97,60 @@ impl<'s> IdentityPolicy<'s> {
         now: Timestamp,
     ) -> Result<Identity<'r>, IdentityError> {
         Ok(Identity {
-            token: self.verified_token(request.headers, now)?,
+            token: self.verified_token(request, now)?,
             api_key: self.api_key(request.headers)?,
             login: login.map(|(endpoint, body)| login_name(endpoint, request.headers, body)).transpose()?,
-            address: request.address.to_string(),
+            address: address_text(request.address),
         })
     }
 
     fn verified_token(
         &self,
-        headers: &HeaderMap,
+        request: &ClientRequest<'_>,
         now: Timestamp,
     ) -> Result<Option<VerifiedToken>, IdentityError> {
         let Some(verifier) = self.jwt else { return Ok(None) };
-        let Some(value) = single(headers, &header::AUTHORIZATION)? else { return Ok(None) };
+        let Some(value) = single(request.headers, &header::AUTHORIZATION)? else { return Ok(None) };
         let (scheme, token) = value.split_once(' ').unwrap_or((value, ""));
         // Another scheme is for the server behind the gateway.
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Ok(None);
         }
-        match verifier.verify(token.trim(), now) {
+        match self.verify(verifier, token.trim(), request.address, now) {
             Ok(token) => Ok(Some(token)),
-            Err(error) if self.rejects_invalid_tokens => Err(IdentityError::InvalidToken(error)),
-            Err(_) => Ok(None),
+            Err(_) if !self.rejects_invalid_tokens => Ok(None),
+            Err(JwtError::Throttled { wait }) => Err(IdentityError::TooManyInvalidTokens { wait }),
+            Err(error) => Err(IdentityError::InvalidToken(error)),
         }
+    }
+
+    /// Verifies a token. While its address is in backoff, only tokens that were valid before are read.
+    fn verify(
+        &self,
+        verifier: &JwtVerifier,
+        token: &str,
+        address: IpAddr,
+        now: Timestamp,
+    ) -> Result<VerifiedToken, JwtError> {
+        if let Some(verified) = verifier.verified_before(token, now) {
+            return Ok(verified);
+        }
+        if let Some(wait) = self.throttle.backoff(address, token, now) {
+            return Err(verifier.refuse(JwtError::Throttled { wait }));
+        }
+        let outcome = verifier.verify_anew(token, now);
+        match &outcome {
+            Ok(_) => self.throttle.record_success(address, token),
+            Err(error) if self.is_guess(error) => self.throttle.record_failure(address, token, now),
+            Err(_) => {}
+        }
+        outcome
+    }
+
+    /// Whether a refused token counts as an attempt. One that its issuer signed is no guess, even if it has expired. Where invalid
+    /// tokens are ignored, tokens of other systems are expected.
+    fn is_guess(&self, error: &JwtError) -> bool {
+        error.is_forgery() || (self.rejects_invalid_tokens && error.is_foreign())
     }
 
     fn api_key<'r>(&self, headers: &'r HeaderMap) -> Result<Option<&'r str>, IdentityError> {
@@ -155,6 +190,26 @@ impl Identity<'_> {
     }
 }
 
+/// An address as text. IPv4 without the machinery of `fmt`, which is a measurable part of a request.
+pub(super) fn address_text(address: IpAddr) -> String {
+    let IpAddr::V4(address) = address else { return address.to_string() };
+    let mut text = String::with_capacity("255.255.255.255".len());
+    for (index, octet) in address.octets().into_iter().enumerate() {
+        if index > 0 {
+            text.push('.');
+        }
+        let digit = |value: u8| char::from(b'0' + value % 10);
+        if octet >= 100 {
+            text.push(digit(octet / 100));
+        }
+        if octet >= 10 {
+            text.push(digit(octet / 10));
+        }
+        text.push(digit(octet));
+    }
+    text
+}
+
 /// The value of a header that may be present once. An empty one is absent: some gateways send it so.
 fn single<'h>(headers: &'h HeaderMap, name: &header::HeaderName) -> Result<Option<&'h str>, IdentityError> {
     let mut values = headers.get_all(name).iter().map(HeaderValue::to_str);
@@ -169,12 +224,18 @@ fn single<'h>(headers: &'h HeaderMap, name: &header::HeaderName) -> Result<Optio
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::sync::Arc;
+
+    use jsonwebtoken::{Algorithm, EncodingKey, Header};
+    use serde_json::json;
 
     use super::*;
     use crate::config::settings::Settings;
 
     const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+    const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+    const SECRET: &str = "01234567890123456789012345678901";
 
     fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -191,10 +252,11 @@ mod tests {
         fields: &[(&'static str, &str)],
     ) -> Result<String, String> {
         let settings = Settings::from_toml(settings).unwrap();
-        let policy = IdentityPolicy { client_ids: &settings.client_ids, jwt, rejects_invalid_tokens };
+        let throttle = AuthThrottle::default();
+        let client_ids = &settings.client_ids;
+        let policy = IdentityPolicy { client_ids, jwt, rejects_invalid_tokens, throttle: &throttle };
         let headers = headers(fields);
-        let address = IpAddr::from([192, 0, 2, 1]);
-        let request = ClientRequest { method: "GET", path: "/a", headers: &headers, address };
+        let request = ClientRequest { method: "GET", path: "/a", headers: &headers, address: ADDRESS };
         let identity = policy.identify(&request, None, NOW).map_err(|error| error.to_string())?;
         let check = identity.check(&request);
         assert_eq!(
@@ -202,6 +264,91 @@ mod tests {
             (Some("192.0.2.1"), None, None, true)
         );
         Ok(check.user_id.or(check.api_key).or(check.ip).unwrap().to_owned())
+    }
+
+    fn verifier() -> JwtVerifier {
+        let issuer = format!(
+            "[[identity.jwt]]\nissuer = 'i'\naudience = 'a'\nalgorithm = 'HS256'\nsecret = '{SECRET}'"
+        );
+        let issuers = Settings::from_toml(&issuer).unwrap().jwt.issuers;
+        JwtVerifier::new(&issuers, &Arc::default(), None).unwrap()
+    }
+
+    fn signed(claims: &serde_json::Value, secret: &str) -> String {
+        let key = EncodingKey::from_secret(secret.as_bytes());
+        jsonwebtoken::encode(&Header::new(Algorithm::HS256), claims, &key).unwrap()
+    }
+
+    fn token(user: &str, expires_at: u64, secret: &str) -> String {
+        signed(&json!({"iss": "i", "aud": "a", "sub": user, "exp": expires_at}), secret)
+    }
+
+    /// Whether the token is accepted at this time, for clients at one address.
+    struct Clients<'a> {
+        policy: IdentityPolicy<'a>,
+        verifier: &'a JwtVerifier,
+    }
+
+    impl Clients<'_> {
+        fn verify(&self, token: &str, now: Timestamp) -> Result<(), JwtError> {
+            self.policy.verify(self.verifier, token, ADDRESS, now).map(drop)
+        }
+
+        /// Whether a token that is valid and new is read after this one was sent often.
+        fn reads_new_tokens_after(&self, invalid: &str) -> bool {
+            for _ in 0..1_000 {
+                assert!(self.verify(invalid, NOW).is_err());
+            }
+            self.verify(&token("newcomer", 1_000_100, SECRET), NOW).is_ok()
+        }
+    }
+
+    /// Calls `test` with clients that have sent no token yet.
+    fn with_clients<T>(rejects_invalid_tokens: bool, test: impl FnOnce(&Clients<'_>) -> T) -> T {
+        let (throttle, verifier) = (AuthThrottle::default(), verifier());
+        let client_ids = &Settings::from_toml("").unwrap().client_ids;
+        let policy =
+            IdentityPolicy { client_ids, jwt: Some(&verifier), rejects_invalid_tokens, throttle: &throttle };
+        test(&Clients { policy, verifier: &verifier })
+    }
+
+    #[test]
+    fn guessed_tokens_back_off_their_address() {
+        let forged = token("a", 1_000_100, &SECRET.replace('0', "x"));
+        let unknown_issuer = signed(&json!({"iss": "j"}), SECRET);
+        for guess in [&*forged, &unknown_issuer, "malformed", ""] {
+            let reads = with_clients(true, |clients| clients.reads_new_tokens_after(guess));
+            assert!(!reads, "{guess}");
+        }
+        let expired = token("a", 999_000, SECRET);
+        assert!(with_clients(true, |clients| clients.reads_new_tokens_after(&expired)), "not a guess");
+    }
+
+    #[test]
+    fn ignored_tokens_of_other_systems_are_no_guesses() {
+        assert!(with_clients(false, |clients| clients.reads_new_tokens_after("opaque")));
+        let forged = token("a", 1_000_100, &SECRET.replace('0', "x"));
+        assert!(!with_clients(false, |clients| clients.reads_new_tokens_after(&forged)));
+    }
+
+    #[test]
+    fn verified_token_passes_while_its_address_is_in_backoff() {
+        let alice = token("alice", 1_000_100, SECRET);
+        with_clients(true, |clients| {
+            assert_eq!(clients.verify(&alice, NOW), Ok(()));
+            assert!(!clients.reads_new_tokens_after("guess"));
+            assert_eq!(clients.verify(&alice, NOW), Ok(()), "from the cache");
+            // A reload empties the cache.
+            let reloaded = Clients { verifier: &verifier(), policy: clients.policy };
+            assert_eq!(reloaded.verify(&alice, NOW), Ok(()), "known from this address");
+            let wait = Span::from_secs(1);
+            assert_eq!(reloaded.verify("guess", NOW), Err(JwtError::Throttled { wait }));
+            assert_eq!(
+                reloaded.verify(&token("bob", 1_000_100, SECRET), NOW + wait),
+                Ok(()),
+                "after backoff"
+            );
+        });
     }
 
     #[test]
@@ -226,9 +373,7 @@ mod tests {
 
     #[test]
     fn invalid_token_is_refused_or_anonymous() {
-        let issuer = "[[identity.jwt]]\nissuer = 'i'\naudience = 'a'\nalgorithm = 'HS256'\nsecret = '01234567890123456789012345678901'";
-        let issuers = Settings::from_toml(issuer).unwrap().jwt.issuers;
-        let verifier = JwtVerifier::new(&issuers, &Arc::default(), None).unwrap();
+        let verifier = verifier();
         let bearer = [("authorization", "Bearer not.a.token")];
         assert!(
             identify("", Some(&verifier), true, &bearer)

@@ -14,7 +14,7 @@ use crate::config::settings::LoginEndpoint;
 use crate::http::json;
 
 /// Reads the login name. Every other outcome is an error: an attempt without a name would not be limited by it.
-pub(super) fn login_name(
+pub(crate) fn login_name(
     endpoint: &LoginEndpoint,
     headers: &HeaderMap,
     body: &[u8],

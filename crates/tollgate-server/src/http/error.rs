@@ -51,7 +51,7 @@ pub(crate) enum Code {
     MisdirectedRequest,
     /// The idempotency key was used with a different body.
     IdempotencyMismatch,
-    /// Too many invalid API keys came from this address.
+    /// Too many invalid API keys or tokens came from this address.
     TooManyAttempts,
     /// The caller exceeded its own limit (`[callers]`); no client's limit is involved.
     CallerLimited,
@@ -135,7 +135,7 @@ impl From<CheckError> for ApiError {
 impl From<AuthError> for ApiError {
     fn from(error: AuthError) -> Self {
         let message = error.to_string();
-        let limited = |code, wait| ApiError { retry_after: Some(wait), ..ApiError::new(code, "") };
+        let limited = |code, wait| ApiError::new(code, "").with_retry_after(wait);
         let mapped = match error {
             AuthError::KeyMissing
             | AuthError::CertificateUnknown(_)
@@ -332,6 +332,11 @@ impl ApiError {
     pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.get_or_insert_default().insert(name, value);
         self
+    }
+
+    /// Adds `Retry-After`.
+    pub(crate) fn with_retry_after(self, wait: Span) -> Self {
+        ApiError { retry_after: Some(wait), ..self }
     }
 
     /// Replaces the message.

@@ -121,7 +121,7 @@ fn enter(
     request_id: RequestId,
     access: Option<Arc<AccessEntry>>,
 ) -> Result<(Call, Incoming), ApiError> {
-    require_trusted_proxy(&settings, route, connection)?;
+    require_trusted_proxy(app, &settings, route, connection)?;
     let presented =
         Presented { headers: request.headers(), certificate: connection.certificate.as_ref(), address };
     let caller = settings.authenticator.authorize(presented, route.access, app.auth_parts())?;
@@ -149,12 +149,14 @@ fn enter(
 
 /// Only the socket tells who a gateway is: a header could be its client's.
 fn require_trusted_proxy(
+    app: &App,
     settings: &Reloadable,
     route: &Route,
     connection: &ConnectionInfo,
 ) -> Result<(), AuthError> {
     let peer = connection.peer.ip().to_canonical();
     if route.access == Access::TrustedProxy && !settings.client_address.trusts(peer) {
+        app.untrusted_gateways().note(peer, app.now());
         return Err(AuthError::UntrustedProxy(peer));
     }
     Ok(())

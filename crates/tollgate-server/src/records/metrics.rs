@@ -51,9 +51,10 @@ pub(crate) struct MetricSources<'a> {
     pub(crate) clock: Clock,
     pub(crate) config_sync: &'a ConfigSync,
     pub(crate) auth_throttle: &'a AuthThrottle,
+    pub(crate) token_throttle: &'a AuthThrottle,
     pub(crate) idempotency: &'a IdempotencyStore,
     pub(crate) connections: &'a ConnectionStats,
-    /// The certificates of the listener; empty without TLS.
+    /// The certificates of all listeners; empty without TLS.
     pub(crate) certificates: &'a [ServerCertificate],
     /// Absent without a configuration file.
     pub(crate) reload: Option<&'a ReloadHandle>,

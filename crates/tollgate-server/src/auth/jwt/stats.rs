@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{JwtError, VerifiedToken};
+use super::JwtError;
 
 /// Counters since the start of the process.
 #[derive(Debug, Default)]
@@ -15,12 +15,12 @@ pub(crate) struct JwtStats {
 }
 
 impl JwtStats {
-    pub(super) fn count(&self, outcome: &Result<VerifiedToken, JwtError>) {
-        let counter = match outcome {
-            Ok(_) => &self.accepted,
-            Err(error) => &self.refused[error.index()],
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_accepted(&self) {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_refused(&self, error: &JwtError) {
+        self.refused[error.index()].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Verified tokens.

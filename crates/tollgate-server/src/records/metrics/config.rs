@@ -28,6 +28,8 @@ fn collect_tokens(sources: &MetricSources<'_>, collector: &mut Collector) {
     collector.counter("tokens_accepted", "Verified tokens of clients", stats.accepted());
     let refused = stats.refused().map(|(reason, count)| (vec![("reason", reason.to_owned())], count));
     collector.counters("tokens_refused", "Tokens of clients that are not accepted", refused);
+    let help = "Times that backoff after invalid tokens began, for one address or for all";
+    collector.counter("token_throttle_activations", help, sources.token_throttle.stats().activations);
     let help = "Attempts to fetch a key set of a token issuer";
     collector.counter("jwks_fetches", help, stats.fetches());
     let help = "Attempts to fetch a key set of a token issuer that failed";

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::MetricSources;
 use super::collector::Collector;
 use crate::config::reload::ReloadHandle;
+use crate::listener::ConnectionStats;
 
 pub(super) fn collect(sources: &MetricSources<'_>, collector: &mut Collector) {
     let limiter = sources.limiter;
@@ -60,16 +61,21 @@ fn collect_connections(sources: &MetricSources<'_>, collector: &mut Collector) {
 }
 
 fn collect_tls(sources: &MetricSources<'_>, collector: &mut Collector) {
-    let stats = sources.connections;
-    let handshakes = [("ok", &stats.handshakes), ("failed", &stats.handshakes_failed)];
-    let handshakes = handshakes
-        .map(|(outcome, count)| (vec![("outcome", outcome.to_owned())], count.load(Ordering::Relaxed)));
+    let proxy = sources.proxy.map(|proxy| &*proxy.stats.connections);
+    let of_all_listeners = |count: fn(&ConnectionStats) -> &AtomicU64| {
+        let listeners = [Some(sources.connections), proxy].into_iter().flatten();
+        listeners.map(|stats| count(stats).load(Ordering::Relaxed)).sum::<u64>()
+    };
+    let ok = of_all_listeners(|stats| &stats.handshakes);
+    let failed = of_all_listeners(|stats| &stats.handshakes_failed);
+    let handshakes = [("ok", ok), ("failed", failed)]
+        .map(|(outcome, count)| (vec![("outcome", outcome.to_owned())], count));
     collector.counters("tls_handshakes", "TLS handshakes", handshakes);
     let expiries = sources.certificates.iter().map(|certificate| {
         let file = certificate.certificate_file.display().to_string();
         (vec![("certificate", file)], u64::try_from(certificate.not_after).unwrap_or(0))
     });
-    let help = "When a certificate of the listener expires, in seconds since 1970";
+    let help = "When a certificate of a listener expires, in seconds since 1970";
     collector.gauges("tls_certificate_expiry_timestamp_seconds", help, expiries);
 }
 
