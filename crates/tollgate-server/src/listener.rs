@@ -10,7 +10,7 @@ mod connection;
 mod framing;
 mod limits;
 mod payload;
-mod proxy_header;
+pub(crate) mod proxy_header;
 mod service;
 mod socket;
 mod transport;

@@ -46,6 +46,9 @@ new_certs_dir = .
 rand_serial = yes
 default_md = sha256
 policy = any_name
+crl_extensions = revocation
+[revocation]
+authorityKeyIdentifier = keyid
 [any_name]
 commonName = supplied
 [any]
@@ -173,6 +176,21 @@ impl Certificates {
         let files = ["-extensions", "leaf", "-in", &file("csr"), "-out", &file("pem")];
         openssl(folder, &[&sign[..], &by, &dates, &files].concat());
         (folder.join(file("pem")), folder.join(file("key")))
+    }
+
+    /// Writes a list of exactly these revoked certificates; returns its file, which is always the same.
+    pub fn revoke(&self, certificates: &[&Path]) -> PathBuf {
+        let folder = self.folder();
+        fs::write(folder.join("register.txt"), "").expect("the folder is writable");
+        let by = ["ca", "-config", "openssl.cnf", "-cert", "authority.pem", "-keyfile", "authority.key"];
+        for certificate in certificates {
+            let certificate = certificate.to_str().expect("the path is UTF-8");
+            openssl(folder, &[&by[..], &["-revoke", certificate]].concat());
+        }
+        openssl(folder, &[&by[..], &["-gencrl", "-crldays", "2", "-out", "revoked.new"]].concat());
+        let list = folder.join("revoked.pem");
+        fs::rename(folder.join("revoked.new"), &list).expect("the folder is writable");
+        list
     }
 
     fn with_server(&self, name: &str) -> Self {

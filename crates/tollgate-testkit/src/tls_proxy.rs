@@ -70,12 +70,15 @@ impl TlsProxy {
     }
 }
 
+pub(crate) fn nginx() -> Command {
+    // Debian installs it where only root's PATH finds it.
+    Command::new(["/usr/sbin/nginx"].into_iter().find(|path| Path::new(path).exists()).unwrap_or("nginx"))
+}
+
 /// Starts nginx with the configuration in `folder`. Fails with its log.
 pub(crate) fn run_nginx(folder: &Path) -> Result<Process, String> {
     let log = folder.join("error.log");
-    // Debian installs it where only root's PATH finds it.
-    let program = ["/usr/sbin/nginx"].into_iter().find(|path| Path::new(path).exists()).unwrap_or("nginx");
-    let mut command = Command::new(program);
+    let mut command = nginx();
     command.arg("-p").arg(folder).arg("-c").arg(folder.join("nginx.conf")).arg("-e").arg(&log);
     let process = Process::spawn(Process::log_to(&mut command, &folder.join("output")));
     // nginx writes its process id once it listens.

@@ -8,7 +8,9 @@ mod client_certificates;
 mod harness;
 mod listener;
 mod plain_http;
+mod renewal;
 #[path = "../support/mod.rs"]
 mod support;
+mod tls_service;
 mod tls_setup;
 mod trust;

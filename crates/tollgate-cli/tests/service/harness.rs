@@ -261,6 +261,17 @@ pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Raises the descriptor limit of this process and its children to the maximum, which must allow so many sockets.
+pub(crate) fn allow_descriptors(sockets: usize) {
+    let own = std::process::id().to_string();
+    let limit = Command::new("sh").args(["-c", "ulimit -Hn"]).output().unwrap();
+    let hard = String::from_utf8(limit.stdout).unwrap().trim().to_owned();
+    let raised = Command::new("prlimit").args(["--pid", &own, &format!("--nofile={hard}:{hard}")]).status();
+    assert!(raised.unwrap().success(), "the hard descriptor limit is only {hard}");
+    let enough = hard == "unlimited" || hard.parse::<usize>().unwrap() > sockets + 200;
+    assert!(enough, "{sockets} sockets need a higher hard limit of descriptors than {hard}");
+}
+
 /// The address, and the banner up to the examples.
 fn read_banner(child: &mut Child, folder: &Path) -> (SocketAddr, String) {
     let mut lines = BufReader::new(child.stdout.take().unwrap());
@@ -278,7 +289,7 @@ fn read_banner(child: &mut Child, folder: &Path) -> (SocketAddr, String) {
     (address, banner)
 }
 
-pub(crate) fn read_answer(stream: &mut TcpStream) -> Answer {
+pub(crate) fn read_answer(stream: &mut impl Read) -> Answer {
     let mut bytes = Vec::new();
     let mut chunk = [0; 16 << 10];
     loop {
@@ -295,7 +306,7 @@ pub(crate) fn read_answer(stream: &mut TcpStream) -> Answer {
 
 /// Reads what has arrived, waiting for the first byte. A process that is stopped and continued (for example by a live
 /// migration) gets EINTR from a read with a timeout.
-pub(crate) fn read_some(stream: &mut TcpStream, chunk: &mut [u8]) -> std::io::Result<usize> {
+pub(crate) fn read_some(stream: &mut impl Read, chunk: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match stream.read(chunk) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

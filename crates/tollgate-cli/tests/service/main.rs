@@ -17,6 +17,7 @@ mod harness;
 mod hosts;
 mod http1;
 mod http2;
+mod http2_floods;
 mod import_export;
 mod keys;
 mod lifecycle;

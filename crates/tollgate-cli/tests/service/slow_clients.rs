@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
-use crate::harness::{Service, read_answer, wait_for};
-use crate::http2::{PREFACE, frame, headers};
+use crate::harness::{Service, allow_descriptors, read_answer, wait_for};
+use crate::http2_floods::{PREFACE, frame, headers};
 
 const SLOW: usize = 5_000;
 /// Below the connection limit of one address.
@@ -42,17 +41,6 @@ fn manners() -> [Manner; 5] {
         // A header block that continues in further frames and never ends.
         (begun(&[settings, frame(1, 0, 1, &headers("POST", "/v1/rate-limit/check"))]), frame(9, 0, 1, &[])),
     ]
-}
-
-/// Raises the descriptor limit of this process and its children to the maximum: 5,000 sockets are needed.
-fn allow_descriptors() {
-    let own = std::process::id().to_string();
-    let limit = Command::new("sh").args(["-c", "ulimit -Hn"]).output().unwrap();
-    let hard = String::from_utf8(limit.stdout).unwrap().trim().to_owned();
-    let raised = Command::new("prlimit").args(["--pid", &own, &format!("--nofile={hard}:{hard}")]).status();
-    assert!(raised.unwrap().success(), "the hard descriptor limit is only {hard}");
-    let enough = hard == "unlimited" || hard.parse::<usize>().unwrap() > SLOW + 200;
-    assert!(enough, "{SLOW} sockets need a higher hard limit of descriptors than {hard}");
 }
 
 /// Holds a connection until the server closes it; returns the kind of client if that takes too long.
@@ -101,7 +89,7 @@ fn print_latency(what: &str, took: &[Duration]) {
 
 #[test]
 fn healthy_requests_pass_beside_5000_slow_sockets() {
-    allow_descriptors();
+    allow_descriptors(SLOW);
     let service = Service::with_config(
         "default_limit = 1000000\n[server]\nheader_timeout = \"8s\"\nbody_timeout = \"8s\"\nidle_timeout = \"8s\"",
     );
@@ -182,7 +170,7 @@ fn accepting_recovers_from_descriptor_exhaustion() {
 
 #[test]
 fn descriptor_limit_is_raised_to_the_maximum() {
-    allow_descriptors();
+    allow_descriptors(SLOW);
     let service = Service::with_descriptors("-Sn 96", "");
     let mut held: Vec<TcpStream> = (0..300).map(|_| service.connect()).collect();
     for stream in &mut held {

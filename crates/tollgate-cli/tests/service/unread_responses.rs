@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Service, wait_for};
-use crate::http2::{END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame, headers};
+use crate::http2_floods::{END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame, headers};
 
 const CONNECTIONS: usize = 500;
 /// As many as the server allows.

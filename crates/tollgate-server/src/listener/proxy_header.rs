@@ -20,7 +20,7 @@ const V2_START: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
 /// Why there is no header.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ProxyHeaderError {
+pub(crate) enum ProxyHeaderError {
     #[error("not a PROXY header")]
     Invalid,
     #[error("the PROXY header is too long")]
@@ -38,14 +38,38 @@ pub(super) async fn read(stream: &mut TcpStream) -> Result<Option<SocketAddr>, P
         if count == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-        let taken = header_bytes(&header, &arrived[..count])?;
+        let (taken, parsed) = advance(&mut header, &arrived[..count])?;
         stream.read_exact(&mut arrived[..taken]).await?;
-        header.extend_from_slice(&arrived[..taken]);
-        match parse(&header)? {
+        match parsed {
             Parsed::Complete(source) => return Ok(source),
             Parsed::Incomplete => {}
         }
     }
+}
+
+/// Reads the header as [`read`] does, from bytes of which at most `part` arrive at a time. Returns the client and the length of the
+/// header; `None` if it is incomplete.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn read_bytes(
+    bytes: &[u8],
+    part: usize,
+) -> Result<Option<(Option<SocketAddr>, usize)>, ProxyHeaderError> {
+    let mut header = Vec::new();
+    while header.len() < bytes.len() {
+        let arrived = &bytes[header.len()..];
+        let (_, parsed) = advance(&mut header, &arrived[..arrived.len().min(part)])?;
+        if let Parsed::Complete(source) = parsed {
+            return Ok(Some((source, header.len())));
+        }
+    }
+    Ok(None)
+}
+
+/// Appends the bytes that arrived to the header, as far as they belong to it. Returns how many do.
+fn advance(header: &mut Vec<u8>, arrived: &[u8]) -> Result<(usize, Parsed), ProxyHeaderError> {
+    let taken = header_bytes(header, arrived)?;
+    header.extend_from_slice(&arrived[..taken]);
+    Ok((taken, parse(header)?))
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -4,9 +4,10 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use rustls::ServerConfig;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -15,6 +16,10 @@ use crate::auth::ClientCertificate;
 
 /// Encrypted bytes that wait for the socket: one record, because what waits here is not counted as unsent.
 const TLS_BUFFER_BYTES_MAX: usize = 16 * 1024;
+
+/// How long a client has to read the alert of a failed handshake, and what it may send meanwhile.
+const ALERT_LINGER: Duration = Duration::from_secs(1);
+const ALERT_DISCARD_BYTES_MAX: u64 = 64 << 10;
 
 /// A connection.
 pub(super) enum Transport {
@@ -44,8 +49,13 @@ impl Transport {
         }
         let limit =
             |session: &mut rustls::ServerConnection| session.set_buffer_limit(Some(TLS_BUFFER_BYTES_MAX));
-        let stream = TlsAcceptor::from(config).accept_with(stream, limit).await?;
-        Ok(Transport::Tls(Box::new(stream)))
+        match TlsAcceptor::from(config).accept_with(stream, limit).into_fallible().await {
+            Ok(stream) => Ok(Transport::Tls(Box::new(stream))),
+            Err((error, stream)) => {
+                deliver_alert(stream).await;
+                Err(error.into())
+            }
+        }
     }
 
     /// The verified certificate of the client.
@@ -59,6 +69,17 @@ impl Transport {
     pub(super) const fn buffers_writes(&self) -> bool {
         matches!(self, Transport::Tls(_))
     }
+}
+
+/// Waits until the client has read why its handshake failed. It may have sent a request already, and closing a socket with unread
+/// bytes discards what was written.
+async fn deliver_alert(mut stream: TcpStream) {
+    let delivering = async {
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream.take(ALERT_DISCARD_BYTES_MAX), &mut tokio::io::sink()).await
+    };
+    // A client that does not close its side has had its time.
+    let _ = tokio::time::timeout(ALERT_LINGER, delivering).await;
 }
 
 impl AsyncRead for Transport {

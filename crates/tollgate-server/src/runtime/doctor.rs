@@ -48,7 +48,7 @@ pub struct Finding {
 /// Runs all checks.
 pub async fn examine(settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![check_data_dir(&settings.data_dir)];
-    let certificates = settings.server.tls.iter().flat_map(|tls| &tls.certificates);
+    let certificates = settings.certificates().into_iter();
     findings.extend(certificates.map(|certificate| check_certificate(certificate, Clock::start().now())));
     findings.extend(check_database(settings).await);
     findings.extend(check_redis(settings).await);

@@ -277,9 +277,10 @@ fn spawn_background_tasks(
     Tasks(tasks)
 }
 
-/// Writes alerts of the auth throttle to the audit trail.
+/// Writes alerts of the throttles of keys and tokens to the audit trail.
 async fn write_auth_alerts(app: Arc<App>) {
-    alerts::run(app.auth_throttle(), app.config_sync()).await;
+    let write = |throttle| alerts::run(throttle, app.config_sync());
+    tokio::join!(write(app.auth_throttle()), write(app.token_throttle()));
 }
 
 /// Drops restored counters, a shard at a time, and tracks the state of the counter store.

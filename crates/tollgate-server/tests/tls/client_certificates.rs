@@ -68,6 +68,21 @@ async fn certificate_is_required_only_if_configured() {
 }
 
 #[tokio::test]
+async fn listed_certificates_are_refused() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let with_list = |list: PathBuf| {
+        format!("{}\nclient_crl_file = {:?}", with_client_auth(&pki, "required"), list.display().to_string())
+    };
+    let (stolen, kept) = ["stolen", "kept"].map(|name| pki.certificates.issue(name, &leaf())).into();
+    let server = Server::with_tls(&with_list(pki.certificates.revoke(&[&stolen.0]))).await;
+    assert!(server.get(&client(&pki, &stolen)).await.unwrap_err().contains("CertificateRevoked"));
+    assert!(server.get(&client(&pki, &kept)).await.is_ok());
+    // Without a list of its authority, a certificate may be revoked or not.
+    server.policy.store(Arc::new(tls_policy(&with_list(other.certificates.revoke(&[])))));
+    assert!(server.get(&client(&pki, &kept)).await.is_err());
+}
+
+#[tokio::test]
 async fn removed_authority_refuses_new_connections() {
     let (pki, other) = (Pki::new(), Pki::new());
     let server = Server::with_tls(&with_client_auth(&pki, "required")).await;

@@ -45,6 +45,10 @@ impl ServerCertificate {
         self.not_after.saturating_sub(seconds(now))
     }
 
+    pub(super) fn certified_key(&self) -> &Arc<CertifiedKey> {
+        &self.key
+    }
+
     /// Whether its validity has begun.
     pub fn has_begun(&self, now: Timestamp) -> bool {
         self.not_before <= seconds(now)

@@ -68,7 +68,7 @@ pub(super) fn read(
     }
 }
 
-fn authorities(value: &Value) -> Result<(PathBuf, RootCertStore), String> {
+pub(super) fn authorities(value: &Value) -> Result<(PathBuf, RootCertStore), String> {
     let (path, bytes) = file(value)?;
     let mut roots = RootCertStore::empty();
     for (number, certificate) in parse_chain(&path, &bytes)?.into_iter().enumerate() {
