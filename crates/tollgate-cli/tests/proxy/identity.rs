@@ -56,3 +56,25 @@ fn api_key_is_counted_wherever_it_comes_from() {
     assert_eq!(ask("partner-2", "203.0.113.77"), 200, "another key");
     assert_eq!(upstream.requests()[0].headers("x-api-key"), ["partner-1"]);
 }
+
+#[test]
+fn guessed_tokens_get_429_and_reach_no_upstream() {
+    let upstream = Upstream::start();
+    let issuer = "[[identity.jwt]]\nissuer = \"idp\"\naudience = \"api\"\nalgorithm = \"HS256\"\n\
+                  secret = \"shared secret of the issuer and tollgate\"";
+    let service = Service::with_config(&settings(&upstream, 1_000, issuer));
+    let proxy = proxy_of(&service);
+    let ask = |address: &str, headers: &str| {
+        let head = format!("GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: {address}\r\n{headers}\r\n");
+        send(proxy, head.as_bytes())
+    };
+    let guess = |number: u32| format!("authorization: Bearer guess-{number}\r\n");
+    let answers: Vec<Answer> = (0..100).map(|number| ask("203.0.113.1", &guess(number))).collect();
+    assert_eq!(answers[0].status, 401);
+    let refused = answers.iter().find(|answer| answer.status == 429).unwrap();
+    assert_eq!(refused.error().1, "TOO_MANY_ATTEMPTS", "{}", refused.text);
+    assert!(refused.header("retry-after").unwrap().parse::<u32>().unwrap() > 0);
+    assert_eq!(upstream.count(), 0);
+    assert_eq!(ask("203.0.113.1", "").status, 200, "without a token");
+    assert_eq!(ask("203.0.113.2", &guess(0)).status, 401, "another address");
+}

@@ -1,6 +1,8 @@
 //! Charges that are taken back once the status of the response is known.
 
-use crate::harness::Service;
+use tollgate_testkit::RedisServer;
+
+use crate::harness::{Service, wait_for};
 use crate::upstream::{Reaction, Upstream, get, proxy_of};
 
 /// Answers with the status that the path asks for.
@@ -47,4 +49,25 @@ fn failed_upstreams_are_refunded_if_the_rule_refunds_them() {
     for _ in 0..3 {
         assert_eq!(get(proxy, "/200").status, 502, "no response of an upstream");
     }
+}
+
+#[test]
+fn nodes_on_one_redis_count_only_failures() {
+    let (redis, upstream) = (RedisServer::start(), with_status_of_path());
+    let counters =
+        format!("[counters]\nstore = \"redis\"\nurl = \"redis://{}\"\ntimeout = \"5s\"\n", redis.address());
+    let config = Upstream::proxied(&[&upstream], "", &(rule("count = \"on_failure\"") + &counters));
+    let nodes = [Service::with_config(&config), Service::with_config(&config)];
+    for node in &nodes {
+        wait_for("ready", || (node.get("/readyz").json()["status"] == "ready").then_some(()));
+    }
+    let proxies = nodes.each_ref().map(proxy_of);
+    for number in 0..10 {
+        assert_eq!(get(proxies[number % 2], "/204").status, 204, "a success is not counted");
+    }
+    assert_eq!(proxies.map(|proxy| get(proxy, "/401").status), [401, 401]);
+    assert_eq!(proxies.map(|proxy| get(proxy, "/204").status), [429, 429], "both nodes count both failures");
+    assert_eq!(upstream.count(), 12);
+    let refunds = "tollgate_refunds_total{rule=\"counted\",outcome=\"refunded\"}";
+    assert_eq!(nodes.each_ref().map(|node| node.metric(refunds)), [Some(5.0), Some(5.0)]);
 }

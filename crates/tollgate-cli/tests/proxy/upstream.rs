@@ -15,6 +15,8 @@ pub(crate) struct Recorded {
     /// The request line and the header lines.
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
+    /// The lines after a chunked body.
+    pub(crate) trailers: String,
 }
 
 /// What the server does with a request.
@@ -107,12 +109,17 @@ impl Upstream {
 
     /// The settings of a proxy with one route to these upstreams, and the rest of the file.
     pub(crate) fn proxied(upstreams: &[&Upstream], route: &str, rest: &str) -> String {
-        let urls: Vec<String> = upstreams.iter().map(|one| format!("\"http://{}\"", one.address)).collect();
-        format!(
-            "{rest}\n[proxy]\nlisten = \"127.0.0.1:0\"\n[[proxy.routes]]\nupstreams = [{}]\n{route}\n",
-            urls.join(", ")
-        )
+        let urls: Vec<String> = upstreams.iter().map(|one| format!("http://{}", one.address)).collect();
+        proxied_to(&urls.iter().map(String::as_str).collect::<Vec<_>>(), route, rest)
     }
+}
+
+/// The settings of a proxy with one route to these URLs, and the rest of the file.
+pub(crate) fn proxied_to(urls: &[&str], route: &str, rest: &str) -> String {
+    format!(
+        "{rest}\n[proxy]\nlisten = \"127.0.0.1:0\"\n[[proxy.routes]]\nupstreams = [{}]\n{route}\n",
+        urls.iter().map(|url| format!("{url:?}")).collect::<Vec<_>>().join(", ")
+    )
 }
 
 impl Drop for Upstream {
@@ -182,9 +189,9 @@ fn read_request(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<Recorded>
     };
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
     bytes.drain(..end + 4);
-    let mut request = Recorded { head, body: Vec::new() };
+    let mut request = Recorded { head, body: Vec::new(), trailers: String::new() };
     if request.headers("transfer-encoding") == ["chunked"] {
-        request.body = read_chunks(stream, bytes)?;
+        (request.body, request.trailers) = read_chunks(stream, bytes)?;
     } else {
         let length = request.headers("content-length").first().map_or(0, |text| text.parse().unwrap_or(0));
         while bytes.len() < length {
@@ -195,24 +202,37 @@ fn read_request(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<Recorded>
     Some(request)
 }
 
-fn read_chunks(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<Vec<u8>> {
+fn read_chunks(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<(Vec<u8>, String)> {
     let mut body = Vec::new();
     loop {
-        let end = loop {
-            if let Some(end) = bytes.windows(2).position(|window| window == b"\r\n") {
-                break end;
-            }
-            read_more(stream, bytes)?;
-        };
-        let size = usize::from_str_radix(std::str::from_utf8(&bytes[..end]).ok()?, 16).ok()?;
-        while bytes.len() < end + 2 + size + 2 {
-            read_more(stream, bytes)?;
-        }
-        body.extend_from_slice(&bytes[end + 2..end + 2 + size]);
-        bytes.drain(..end + 2 + size + 2);
+        let size = read_line(stream, bytes)?;
+        let size = usize::from_str_radix(&size, 16).ok()?;
         if size == 0 {
-            return Some(body);
+            break;
         }
+        while bytes.len() < size + 2 {
+            read_more(stream, bytes)?;
+        }
+        body.extend_from_slice(&bytes[..size]);
+        bytes.drain(..size + 2);
+    }
+    let mut trailers = String::new();
+    loop {
+        match read_line(stream, bytes)?.as_str() {
+            "" => return Some((body, trailers)),
+            line => trailers.extend([line, "\r\n"]),
+        }
+    }
+}
+
+fn read_line(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<String> {
+    loop {
+        if let Some(end) = bytes.windows(2).position(|window| window == b"\r\n") {
+            let line = String::from_utf8_lossy(&bytes[..end]).into_owned();
+            bytes.drain(..end + 2);
+            return Some(line);
+        }
+        read_more(stream, bytes)?;
     }
 }
 

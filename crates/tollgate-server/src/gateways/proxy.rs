@@ -8,6 +8,7 @@ mod client;
 mod forward;
 mod headers;
 pub(crate) mod health;
+mod pool;
 mod refusal;
 pub(crate) mod routes;
 mod tunnel;
@@ -25,7 +26,7 @@ use arc_swap::{ArcSwap, Guard};
 use futures_util::FutureExt;
 use http::header::HeaderValue;
 use http::request::Parts;
-use http::uri::Authority;
+use http::uri::{Authority, PathAndQuery};
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
@@ -204,7 +205,8 @@ impl ProxyService {
         outcome: &mut Outcome,
     ) -> Result<Response<Payload>, Refusal> {
         let settings = self.app.live();
-        let (arrival, target, route) = self.arrive(&settings, &request, connection, request_id)?;
+        let uri = request.uri().clone();
+        let (arrival, target, route) = self.arrive(&settings, &request, &uri, connection, request_id)?;
         let route = outcome.route.insert(route);
         let (parts, body) = request.into_parts();
         let (decision, body) = self.check(&arrival, &target, route, &parts, body).await?;
@@ -222,9 +224,10 @@ impl ProxyService {
         &self,
         settings: &'a Reloadable,
         request: &Request<Incoming>,
+        uri: &'a Uri,
         connection: &'a Arc<ConnectionInfo>,
         request_id: &'a RequestId,
-    ) -> Result<(Arrival<'a>, Target, Arc<Route>), Refusal> {
+    ) -> Result<(Arrival<'a>, Target<'a>, Arc<Route>), Refusal> {
         let invalid = |message: String| Refusal::new(StatusCode::BAD_REQUEST, "INVALID_INPUT", message);
         if request.method() == Method::CONNECT {
             let message = "CONNECT is not supported";
@@ -241,9 +244,9 @@ impl ProxyService {
             return Err(invalid("host: must equal the authority of the request target".to_owned()));
         }
         let address = client_address(settings, request.headers(), connection)?;
-        let target = Target::parse(request.uri(), host).map_err(|error| invalid(error.to_string()))?;
+        let target = Target::parse(uri, host).map_err(invalid)?;
         let table = self.proxy.routes();
-        let route = table.find(target.host_name().as_deref(), &target.endpoint).ok_or_else(|| {
+        let route = table.find(target.host.as_ref(), &target.endpoint).ok_or_else(|| {
             self.proxy.stats.unrouted.fetch_add(1, Ordering::Relaxed);
             Refusal::new(StatusCode::NOT_FOUND, "NOT_FOUND", "no route takes this host and path")
         })?;
@@ -254,7 +257,7 @@ impl ProxyService {
     async fn check(
         &self,
         arrival: &Arrival<'_>,
-        target: &Target,
+        target: &Target<'_>,
         route: &Route,
         parts: &Parts,
         body: Incoming,
@@ -265,12 +268,14 @@ impl ProxyService {
             headers: &parts.headers,
             address: arrival.address,
         };
-        let policy = IdentityPolicy::from(arrival.settings);
+        let policy = IdentityPolicy::new(arrival.settings, self.app.token_throttle());
         let login = policy.login_endpoint(&request);
         let body = match login {
             Some(endpoint) => {
                 let timeout = self.app.body_timeout();
-                RequestBody::Whole(read_body(&parts.headers, body, endpoint.body_bytes_max, timeout).await?)
+                let whole = read_body(&parts.headers, body, endpoint.body_bytes_max, timeout);
+                // Boxed, so that requests without a login do not have the space.
+                RequestBody::Whole(Box::pin(whole).await?)
             }
             None => RequestBody::streamed(body, route.timeouts.idle),
         };
@@ -294,29 +299,26 @@ fn accept_policy(settings: &ProxySettings, addresses: &ClientAddressPolicy) -> A
 }
 
 /// What a request asks for. The path that is matched is the path that is forwarded.
-pub(super) struct Target {
-    pub(super) endpoint: Endpoint<'static>,
+pub(super) struct Target<'u> {
+    pub(super) endpoint: Endpoint<'u>,
     /// The normalized path and the query as sent.
-    pub(super) path_and_query: String,
+    pub(super) path_and_query: PathAndQuery,
     pub(super) host: Option<HeaderValue>,
 }
 
-impl Target {
-    fn parse(uri: &Uri, host: Option<HeaderValue>) -> Result<Self, tollgate::endpoint::EndpointError> {
+impl<'u> Target<'u> {
+    fn parse(uri: &'u Uri, host: Option<HeaderValue>) -> Result<Self, String> {
         let path = uri.path();
-        let endpoint = Endpoint::parse(path)?.into_owned();
-        let mut path_and_query = Endpoint::forwarded_path(path)?.into_owned();
-        if let Some(query) = uri.query() {
-            path_and_query.push('?');
-            path_and_query.push_str(query);
-        }
+        let endpoint = Endpoint::parse(path).map_err(|error| error.to_string())?;
+        let forwarded = Endpoint::forwarded_path(path).map_err(|error| error.to_string())?;
+        let path_and_query = match uri.path_and_query() {
+            Some(sent) if forwarded == path => sent.clone(),
+            _ => {
+                let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+                let target = PathAndQuery::try_from(forwarded.into_owned() + &query);
+                target.map_err(|error| format!("endpoint: cannot be forwarded: {error}"))?
+            }
+        };
         Ok(Target { endpoint, path_and_query, host })
-    }
-
-    /// The host without its port, in lower case.
-    fn host_name(&self) -> Option<String> {
-        let host = self.host.as_ref()?.to_str().ok()?;
-        let authority: Authority = host.parse().ok()?;
-        Some(authority.host().trim_end_matches('.').to_ascii_lowercase())
     }
 }

@@ -1,6 +1,8 @@
 //! `[proxy]`: the reverse proxy, its routes and upstreams.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
@@ -10,7 +12,7 @@ use tollgate::config::{TableReader, Value};
 use tollgate::rules::pattern::Pattern;
 
 use super::read::{address, duplicate, duration};
-use super::{Flags, TlsSettings, hosts, tls};
+use super::{Flags, TlsSettings, UpstreamTlsSettings, hosts, tls};
 
 const ROUTES_MAX: usize = 1_000;
 const UPSTREAMS_MAX: usize = 1_000;
@@ -29,6 +31,8 @@ pub struct ProxySettings {
     pub access_log: AccessLogFormat,
     /// Certificates; without them clients speak plain HTTP.
     pub tls: Option<TlsSettings>,
+    /// TLS to upstreams of routes that set none.
+    pub upstream_tls: Option<Arc<UpstreamTlsSettings>>,
     /// The routes, as written.
     pub routes: Vec<RouteSettings>,
 }
@@ -50,6 +54,8 @@ pub struct RouteSettings {
     pub health: Option<HealthCheckSettings>,
     /// Timeouts.
     pub timeouts: UpstreamTimeouts,
+    /// TLS to the upstreams.
+    pub upstream_tls: Option<Arc<UpstreamTlsSettings>>,
 }
 
 /// How long an upstream may take.
@@ -242,18 +248,23 @@ fn is_host_and_port(authority: &Authority) -> bool {
 
 /// The proxy of `tollgate gateway --upstream`: one route for everything.
 pub(super) fn from_flags(flags: &Flags) -> Option<ProxySettings> {
-    let route = route_to(&flags.upstreams, UpstreamTimeouts::default())?;
+    let route = route_to(&flags.upstreams, UpstreamTimeouts::default(), None)?;
     Some(ProxySettings {
         listen: flags.proxy_listen.unwrap_or_else(listen_default),
         timeouts: UpstreamTimeouts::default(),
         delayed_max: DELAYED_MAX,
         access_log: AccessLogFormat::default(),
         tls: None,
+        upstream_tls: None,
         routes: vec![route],
     })
 }
 
-fn route_to(upstreams: &[UpstreamUrl], timeouts: UpstreamTimeouts) -> Option<RouteSettings> {
+fn route_to(
+    upstreams: &[UpstreamUrl],
+    timeouts: UpstreamTimeouts,
+    upstream_tls: Option<Arc<UpstreamTlsSettings>>,
+) -> Option<RouteSettings> {
     let path = Pattern::parse("/*").ok().filter(|_| !upstreams.is_empty())?;
     let (balance, host) = (Balance::default(), HostHeader::default());
     Some(RouteSettings {
@@ -264,6 +275,7 @@ fn route_to(upstreams: &[UpstreamUrl], timeouts: UpstreamTimeouts) -> Option<Rou
         host,
         health: None,
         timeouts,
+        upstream_tls,
     })
 }
 
@@ -280,8 +292,10 @@ pub(super) fn read(fields: &mut TableReader<'_, '_>, flags: &Flags) -> ProxySett
     let formats = AccessLogFormat::ALL.map(|format| (format.as_str(), format));
     let access_log = fields.read("access_log", word(&formats)).unwrap_or_default();
     let tls = fields.table("tls", tls::read).flatten();
-    let mut routes = fields.list_of_tables("routes", |route| read_route(route, timeouts));
-    if let Some(route) = route_to(&flags.upstreams, timeouts) {
+    let upstream_tls = fields.table("upstream_tls", tls::upstream::read).flatten();
+    let mut routes =
+        fields.list_of_tables("routes", |route| read_route(route, timeouts, upstream_tls.as_ref()));
+    if let Some(route) = route_to(&flags.upstreams, timeouts, upstream_tls.clone()) {
         routes = vec![route];
     } else if !fields.has("routes") || fields.has_empty_list("routes") {
         let reason = "is missing: add [[proxy.routes]] with upstreams = [\"http://…\"]";
@@ -300,10 +314,14 @@ pub(super) fn read(fields: &mut TableReader<'_, '_>, flags: &Flags) -> ProxySett
         );
     }
     let listen = flags.proxy_listen.or(listen).unwrap_or_else(listen_default);
-    ProxySettings { listen, timeouts, delayed_max, access_log, tls, routes }
+    ProxySettings { listen, timeouts, delayed_max, access_log, tls, upstream_tls, routes }
 }
 
-fn read_route(fields: &mut TableReader<'_, '_>, timeouts: UpstreamTimeouts) -> Option<RouteSettings> {
+fn read_route(
+    fields: &mut TableReader<'_, '_>,
+    timeouts: UpstreamTimeouts,
+    upstream_tls: Option<&Arc<UpstreamTlsSettings>>,
+) -> Option<RouteSettings> {
     let path = if fields.has("match") { fields.read("match", pattern) } else { Pattern::parse("/*").ok() };
     let hosts = hosts::read(fields);
     let upstreams = fields.items("upstreams", |value| UpstreamUrl::parse(&text(value)?)).unwrap_or_default();
@@ -325,7 +343,25 @@ fn read_route(fields: &mut TableReader<'_, '_>, timeouts: UpstreamTimeouts) -> O
     let host = fields.read("host", word(&host_headers)).unwrap_or_default();
     let health = fields.table("health", read_health).flatten();
     let timeouts = read_timeouts(fields, timeouts);
-    Some(RouteSettings { path: path?, hosts, upstreams, balance, host, health, timeouts })
+    let is_encrypted = upstreams.iter().any(|url| url.protocol.scheme() == Scheme::HTTPS);
+    if fields.has("upstream_tls") && !is_encrypted && !upstreams.is_empty() {
+        let reason = "has no effect: no upstream of the route starts with https:// or h2://";
+        fields.report("upstream_tls", reason.to_owned());
+    }
+    let of_route = fields.table("upstream_tls", tls::upstream::read).flatten();
+    let upstream_tls = of_route.or_else(|| upstream_tls.cloned());
+    Some(RouteSettings { path: path?, hosts, upstreams, balance, host, health, timeouts, upstream_tls })
+}
+
+/// The files named in a table that may be invalid, to watch them for changes.
+pub(super) fn named_files(fields: &mut TableReader<'_, '_>) -> Vec<PathBuf> {
+    let upstream_tls = |fields: &mut TableReader<'_, '_>| {
+        fields.table("upstream_tls", |table| tls::upstream::named_files(table))
+    };
+    let mut files = fields.table("tls", tls::named_files).unwrap_or_default();
+    files.extend(upstream_tls(fields).into_iter().flatten());
+    files.extend(fields.list_of_tables("routes", |route| upstream_tls(route)).into_iter().flatten());
+    files
 }
 
 fn read_timeouts(fields: &mut TableReader<'_, '_>, default: UpstreamTimeouts) -> UpstreamTimeouts {

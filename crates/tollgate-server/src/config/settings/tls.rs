@@ -4,6 +4,7 @@
 
 mod certificate;
 mod client_auth;
+pub(crate) mod upstream;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tollgate::config::{TableReader, Value};
 use self::certificate::CertificatesByName;
 pub use self::certificate::ServerCertificate;
 pub use self::client_auth::ClientAuthSettings;
+pub use self::upstream::UpstreamTlsSettings;
 
 /// Larger than any bundle of certificates.
 const PEM_BYTES_MAX: u64 = 4 << 20;

@@ -2,13 +2,17 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep};
 
+use super::headers::remove_spoofed_trailers;
+use super::pool::ReceivedBody;
 use super::upstream::InFlight;
 use crate::listener::StreamAborted;
 
@@ -28,7 +32,7 @@ pub(super) enum RequestBody {
     /// All of it, so that it can be sent again.
     Whole(Bytes),
     /// As it arrives from the client.
-    Streamed(Timed),
+    Streamed(Timed<Incoming>, Arc<SendProgress>),
 }
 
 impl RequestBody {
@@ -37,14 +41,22 @@ impl RequestBody {
         if body.is_end_stream() {
             return RequestBody::Whole(Bytes::new());
         }
-        RequestBody::Streamed(Timed::new(body, idle_timeout))
+        RequestBody::Streamed(Timed::new(body, idle_timeout), Arc::default())
     }
 
     /// The body, if all of it is at hand.
     pub(super) fn whole(&self) -> Option<&[u8]> {
         match self {
             RequestBody::Whole(bytes) => Some(bytes),
-            RequestBody::Streamed(_) => None,
+            RequestBody::Streamed(..) => None,
+        }
+    }
+
+    /// How far a streamed body has been sent.
+    pub(super) fn progress(&self) -> Option<Arc<SendProgress>> {
+        match self {
+            RequestBody::Whole(_) => None,
+            RequestBody::Streamed(_, progress) => Some(Arc::clone(progress)),
         }
     }
 
@@ -52,7 +64,7 @@ impl RequestBody {
     pub(super) fn again(&self) -> Option<Self> {
         match self {
             RequestBody::Whole(bytes) => Some(RequestBody::Whole(bytes.clone())),
-            RequestBody::Streamed(_) => None,
+            RequestBody::Streamed(..) => None,
         }
     }
 }
@@ -68,33 +80,69 @@ impl Body for RequestBody {
         match self.get_mut() {
             RequestBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             RequestBody::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            RequestBody::Streamed(body) => body.poll_frame(cx),
+            RequestBody::Streamed(body, progress) => {
+                let mut frame = body.poll_frame(cx);
+                progress.note(frame.is_ready());
+                if let Poll::Ready(Some(Ok(frame))) = &mut frame {
+                    frame.trailers_mut().map(remove_spoofed_trailers);
+                }
+                frame
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             RequestBody::Whole(bytes) => bytes.is_empty(),
-            RequestBody::Streamed(body) => body.body.is_end_stream(),
+            RequestBody::Streamed(body, _) => body.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             RequestBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            RequestBody::Streamed(body) => body.body.size_hint(),
+            RequestBody::Streamed(body, _) => body.body.size_hint(),
+        }
+    }
+}
+
+/// When the connection to the upstream took the last part of a request body; `None` while the next part is awaited from the client.
+pub(super) struct SendProgress(Mutex<Option<Instant>>);
+
+impl Default for SendProgress {
+    fn default() -> Self {
+        SendProgress(Mutex::new(Some(Instant::now())))
+    }
+}
+
+impl SendProgress {
+    fn note(&self, has_part: bool) {
+        *self.0.lock() = has_part.then(Instant::now);
+    }
+
+    /// When the upstream will have had this time, with nothing left for it to wait for; `None` if that is over. The body has a
+    /// timeout of its own for the client.
+    pub(super) fn stalls_at(&self, timeout: Duration) -> Option<Instant> {
+        let now = Instant::now();
+        Some(self.0.lock().unwrap_or(now) + timeout).filter(|at| *at > now)
+    }
+
+    /// Ends when the upstream has had this time.
+    pub(super) async fn stalled(&self, timeout: Duration) {
+        while let Some(at) = self.stalls_at(timeout) {
+            tokio::time::sleep_until(at).await;
         }
     }
 }
 
 /// The body of an upstream's response. The request is in flight until it ends.
 pub(super) struct UpstreamBody {
-    body: Timed,
+    body: Timed<ReceivedBody>,
     _in_flight: InFlight,
 }
 
 impl UpstreamBody {
-    pub(super) fn new(body: Incoming, idle_timeout: Duration, in_flight: InFlight) -> Self {
+    pub(super) fn new(body: ReceivedBody, idle_timeout: Duration, in_flight: InFlight) -> Self {
         UpstreamBody { body: Timed::new(body, idle_timeout), _in_flight: in_flight }
     }
 }
@@ -120,16 +168,16 @@ impl Body for UpstreamBody {
 }
 
 /// A body whose parts must not be further apart than a timeout.
-pub(super) struct Timed {
-    body: Incoming,
+pub(super) struct Timed<B> {
+    body: B,
     timeout: Duration,
     /// Made when a part is waited for the first time: most bodies arrive with their head.
     timer: Option<Pin<Box<Sleep>>>,
     is_waiting: bool,
 }
 
-impl Timed {
-    fn new(body: Incoming, timeout: Duration) -> Self {
+impl<B: Body<Data = Bytes> + Unpin> Timed<B> {
+    fn new(body: B, timeout: Duration) -> Self {
         Timed { body, timeout, timer: None, is_waiting: false }
     }
 

@@ -8,13 +8,13 @@ use http::header::{EXPECT, HOST, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use tracing::{debug, warn};
 
 use super::body::{BodyError, RequestBody, UpstreamBody};
 use super::client::SendError;
 use super::headers::{self, Hop};
+use super::pool::{Outgoing, ReceivedBody};
 use super::refusal::Refusal;
 use super::routes::Route;
 use super::tunnel::Tunnel;
@@ -27,7 +27,7 @@ use crate::listener::Payload;
 /// Forwards one request.
 pub(super) struct Forwarded<'a> {
     pub(super) route: &'a Arc<Route>,
-    pub(super) target: &'a Target,
+    pub(super) target: &'a Target<'a>,
     pub(super) arrival: &'a Arrival<'a>,
 }
 
@@ -49,7 +49,7 @@ impl Forwarded<'_> {
         let upgrade = protocol.zip(client).map(|(protocol, client)| Upgrade { protocol, client });
         self.prepare(&mut parts, upgrade.as_ref())?;
         let started = Instant::now();
-        let sent = self.send_with_retry(parts, body).await;
+        let sent = self.send_with_retry(Request::from_parts(parts, body), started).await;
         let (upstream, in_flight, response) = sent.map_err(|error| {
             self.route.stats.upstream_errors.fetch_add(1, Ordering::Relaxed);
             refusal(&error)
@@ -59,7 +59,7 @@ impl Forwarded<'_> {
         self.respond(response, in_flight, upgrade)
     }
 
-    /// Makes the headers of the client's request those of the request to the upstream.
+    /// Makes the head of the client's request that of the request to the upstream.
     fn prepare(&self, parts: &mut Parts, upgrade: Option<&Upgrade>) -> Result<(), Refusal> {
         let Arrival { connection, settings, request_id, address } = self.arrival;
         headers::remove_hop_by_hop(&mut parts.headers).map_err(|error| {
@@ -76,6 +76,8 @@ impl Forwarded<'_> {
         };
         headers::set_forwarded(&mut parts.headers, &hop);
         parts.headers.insert(REQUEST_ID, request_id.header());
+        parts.uri = Uri::from(self.target.path_and_query.clone());
+        parts.version = Version::HTTP_11;
         if let Some(upgrade) = upgrade {
             headers::request_upgrade(&mut parts.headers, upgrade.protocol.clone());
         }
@@ -86,15 +88,14 @@ impl Forwarded<'_> {
     /// connection before its response and the method is idempotent. Only a body at hand can be sent again.
     async fn send_with_retry(
         &self,
-        parts: Parts,
-        body: RequestBody,
-    ) -> Result<(Arc<Upstream>, InFlight, Response<Incoming>), SendError> {
+        request: Request<RequestBody>,
+        started: Instant,
+    ) -> Result<(Arc<Upstream>, InFlight, Response<ReceivedBody>), SendError> {
         let group = &self.route.group;
-        let first =
-            group.pick(None, Instant::now()).ok_or_else(|| SendError::Connect("no upstream".to_owned()))?;
-        let again = body.again().map(|body| (parts.clone(), body));
-        let is_idempotent = is_idempotent(&parts.method);
-        let error = match self.send_to(first, parts, body).await {
+        let first = group.pick(None, started).ok_or_else(|| SendError::Connect("no upstream".to_owned()))?;
+        let again = again(&request);
+        let is_idempotent = is_idempotent(request.method());
+        let error = match self.send_to(first, &mut Some(request)).await {
             Ok((in_flight, response)) => return Ok((Arc::clone(first), in_flight, response)),
             Err(error) => error,
         };
@@ -103,34 +104,27 @@ impl Forwarded<'_> {
             SendError::Closed => is_idempotent,
             _ => false,
         };
-        let Some((parts, body)) = again.filter(|_| may_repeat) else { return Err(error) };
+        let Some(request) = again.filter(|_| may_repeat) else { return Err(error) };
         let Some(second) = group.pick(Some(first), Instant::now()) else { return Err(error) };
         debug!(upstream = %first.url, %error, again = %second.url, "sending a request again");
         first.stats.retries.fetch_add(1, Ordering::Relaxed);
-        let (in_flight, response) = self.send_to(second, parts, body).await?;
+        let (in_flight, response) = Box::pin(self.send_to(second, &mut Some(*request))).await?;
         Ok((Arc::clone(second), in_flight, response))
     }
 
     async fn send_to(
         &self,
         upstream: &Arc<Upstream>,
-        mut parts: Parts,
-        body: RequestBody,
-    ) -> Result<(InFlight, Response<Incoming>), SendError> {
-        let url = &upstream.url;
-        let uri = Uri::builder()
-            .scheme(url.protocol.scheme())
-            .authority(url.authority.clone())
-            .path_and_query(self.target.path_and_query.as_str())
-            .build();
-        parts.uri = uri.map_err(|error| SendError::Connect(error.to_string()))?;
-        parts.version = Version::HTTP_11;
-        match self.host_header(upstream) {
-            Some(host) => drop(parts.headers.insert(HOST, host)),
-            None => drop(parts.headers.remove(HOST)),
+        request: Outgoing<'_>,
+    ) -> Result<(InFlight, Response<ReceivedBody>), SendError> {
+        if let Some(request) = request {
+            match self.host_header(upstream) {
+                Some(host) => drop(request.headers_mut().insert(HOST, host)),
+                None => drop(request.headers_mut().remove(HOST)),
+            }
         }
         let in_flight = InFlight::begin(upstream);
-        let sent = upstream.client.send(Request::from_parts(parts, body)).await;
+        let sent = upstream.client.send(request).await;
         if let Err(error) = &sent {
             note_failure(upstream, error);
         }
@@ -149,7 +143,7 @@ impl Forwarded<'_> {
     /// The response to the client.
     fn respond(
         &self,
-        mut response: Response<Incoming>,
+        mut response: Response<ReceivedBody>,
         in_flight: InFlight,
         upgrade: Option<Upgrade>,
     ) -> Result<Response<Payload>, Refusal> {
@@ -180,6 +174,15 @@ impl Forwarded<'_> {
     }
 }
 
+/// The same request once more, if its body is at hand.
+fn again(request: &Request<RequestBody>) -> Option<Box<Request<RequestBody>>> {
+    let mut again = Box::new(Request::new(request.body().again()?));
+    request.method().clone_into(again.method_mut());
+    request.uri().clone_into(again.uri_mut());
+    request.headers().clone_into(again.headers_mut());
+    Some(again)
+}
+
 /// Methods that have the same effect once and twice (RFC 9110, 9.2.2).
 fn is_idempotent(method: &Method) -> bool {
     matches!(
@@ -205,6 +208,7 @@ fn note_failure(upstream: &Upstream, error: &SendError) {
 /// Details of upstreams are not for clients: the log and the admin API have them.
 fn refusal(error: &SendError) -> Refusal {
     debug!(%error, "a request could not be forwarded");
+    let failed = |message: &'static str| Refusal::new(StatusCode::BAD_GATEWAY, "UPSTREAM_FAILED", message);
     match error {
         SendError::Timeout => Refusal::new(
             StatusCode::GATEWAY_TIMEOUT,
@@ -217,8 +221,8 @@ fn refusal(error: &SendError) -> Refusal {
         SendError::RequestBody(BodyError::Invalid) => {
             Refusal::new(StatusCode::BAD_REQUEST, "INVALID_INPUT", BodyError::Invalid.to_string())
         }
-        SendError::Connect(_) | SendError::Closed | SendError::Response(_) => {
-            Refusal::new(StatusCode::BAD_GATEWAY, "UPSTREAM_FAILED", "the upstream could not be reached")
-        }
+        SendError::Connect(_) => failed("the upstream could not be reached"),
+        SendError::Closed => failed("the upstream closed the connection before its response"),
+        SendError::Response(_) => failed("the upstream sent no valid response"),
     }
 }

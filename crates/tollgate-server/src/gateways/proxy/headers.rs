@@ -2,11 +2,15 @@
 
 use std::net::IpAddr;
 
+use bytes::Bytes;
 use http::header::{
     CONNECTION, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderValue, Uri};
 use tollgate::headers::HeaderProfile;
+
+use super::super::identify::address_text;
+use crate::http::request_id::REQUEST_ID;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -27,6 +31,10 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     TRANSFER_ENCODING,
     UPGRADE,
 ];
+
+/// Headers in which upstreams trust the proxy.
+const SET_BY_PROXY: [HeaderName; 6] =
+    [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, FORWARDED, REQUEST_ID];
 
 /// Headers that `Connection` must not name: removing them would change what the upstream authenticates or counts.
 const END_TO_END: [&str; 9] = [
@@ -66,7 +74,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) -> Result<(), Connectio
     let mut named: Vec<HeaderName> = Vec::new();
     for value in headers.get_all(CONNECTION) {
         for option in value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-            let Ok(name) = HeaderName::from_bytes(option) else { continue };
+            let Some(name) = named_header(option) else { continue };
             let text = name.as_str();
             if END_TO_END.contains(&text) || text.starts_with("x-forwarded-") {
                 return Err(ConnectionNamesEndToEnd(text.into()));
@@ -75,9 +83,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) -> Result<(), Connectio
         }
     }
     let wants_trailers = headers.get_all(TE).iter().any(accepts_trailers);
-    for name in named.iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
-    }
+    remove_all(headers, &named);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -90,10 +96,32 @@ pub(super) fn remove_hop_by_hop_of_response(headers: &mut HeaderMap) {
         .get_all(CONNECTION)
         .iter()
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .filter_map(|option| HeaderName::from_bytes(option.trim_ascii()).ok())
+        .filter_map(|option| named_header(option.trim_ascii()))
         .filter(|name| !END_TO_END.contains(&name.as_str()))
         .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
+    remove_all(headers, &named);
+}
+
+/// The header that an option of `Connection` names. The usual options name none but those of [`HOP_BY_HOP`].
+fn named_header(option: &[u8]) -> Option<HeaderName> {
+    let usual: [&[u8]; 3] = [b"keep-alive", b"close", b"upgrade"];
+    if usual.iter().any(|usual| option.eq_ignore_ascii_case(usual)) {
+        return None;
+    }
+    HeaderName::from_bytes(option).ok()
+}
+
+/// Removes the headers of a connection, and those that `Connection` names.
+fn remove_all(headers: &mut HeaderMap, named: &[HeaderName]) {
+    // One pass finds the few that are present: removing takes a lookup each.
+    let present = headers.keys().filter_map(|name| HOP_BY_HOP.iter().position(|other| other == name));
+    let present = present.fold(0_u8, |present, index| present | 1 << index);
+    for (index, name) in HOP_BY_HOP.iter().enumerate() {
+        if present & 1 << index != 0 {
+            headers.remove(name);
+        }
+    }
+    for name in named {
         headers.remove(name);
     }
 }
@@ -122,25 +150,50 @@ pub(super) fn request_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
 
 /// Sets the forwarding headers. Those of a peer that is not trusted are replaced, those of a trusted proxy continued.
 pub(super) fn set_forwarded(headers: &mut HeaderMap, hop: &Hop<'_>) {
+    remove_aliases(headers);
     let peer = text(hop.peer);
-    let chain = match joined(headers, &X_FORWARDED_FOR).filter(|_| hop.is_trusted) {
-        Some(chain) => {
-            HeaderValue::from_bytes(&[chain.as_slice(), b", ", peer.as_bytes()].concat()).unwrap_or(peer)
-        }
-        None => peer,
-    };
-    headers.insert(X_FORWARDED_FOR, chain);
-    if !hop.is_trusted {
-        headers.remove(X_FORWARDED_HOST);
-        headers.remove(X_FORWARDED_PROTO);
-        headers.remove(FORWARDED);
-    }
+    let client = if hop.client == hop.peer { peer.clone() } else { text(hop.client) };
     let proto = HeaderValue::from_static(if hop.is_tls { "https" } else { "http" });
-    headers.entry(X_FORWARDED_PROTO).or_insert(proto);
-    if let Some(host) = hop.host {
-        headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
+    headers.reserve(SET_BY_PROXY.len());
+    if hop.is_trusted {
+        let chain = joined(headers, &X_FORWARDED_FOR);
+        let chain = chain.map(|chain| [chain.as_slice(), b", ", peer.as_bytes()].concat());
+        let chain = chain.and_then(|chain| HeaderValue::from_bytes(&chain).ok());
+        headers.insert(X_FORWARDED_FOR, chain.unwrap_or(peer));
+        headers.entry(X_FORWARDED_PROTO).or_insert(proto);
+        if let Some(host) = hop.host {
+            headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
+        }
+    } else {
+        headers.remove(FORWARDED);
+        headers.insert(X_FORWARDED_FOR, peer);
+        headers.insert(X_FORWARDED_PROTO, proto);
+        match hop.host {
+            Some(host) => drop(headers.insert(X_FORWARDED_HOST, host.clone())),
+            None => drop(headers.remove(X_FORWARDED_HOST)),
+        }
     }
-    headers.insert(X_REAL_IP, text(hop.client));
+    headers.insert(X_REAL_IP, client);
+}
+
+/// Removes headers such as `X_Forwarded_For`, which CGI and WSGI servers take for `X-Forwarded-For`.
+fn remove_aliases(headers: &mut HeaderMap) {
+    let is_alias = |name: &&HeaderName| {
+        let text = name.as_str();
+        text.contains('_') && SET_BY_PROXY.iter().any(|set| *set == *text.replace('_', "-"))
+    };
+    let aliases: Vec<HeaderName> = headers.keys().filter(is_alias).cloned().collect();
+    for name in aliases {
+        headers.remove(name);
+    }
+}
+
+/// Removes trailers that an upstream could take for headers of the proxy.
+pub(super) fn remove_spoofed_trailers(trailers: &mut HeaderMap) {
+    for name in SET_BY_PROXY.iter().chain(&HOP_BY_HOP) {
+        trailers.remove(name);
+    }
+    remove_aliases(trailers);
 }
 
 /// All values of a header, as one.
@@ -151,7 +204,8 @@ fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
 
 fn text(ip: IpAddr) -> HeaderValue {
     // An address has only characters of a header value.
-    HeaderValue::from_str(&ip.to_string()).unwrap_or(HeaderValue::from_static("unknown"))
+    HeaderValue::from_maybe_shared(Bytes::from(address_text(ip)))
+        .unwrap_or(HeaderValue::from_static("unknown"))
 }
 
 /// The host of a request: `Host`, or `:authority` of HTTP/2.
@@ -162,7 +216,9 @@ pub(super) fn host_of(headers: &HeaderMap, uri: &Uri) -> Option<HeaderValue> {
 
 /// Removes the headers of a response that only tollgate may set.
 pub(super) fn remove_rate_limit_headers(headers: &mut HeaderMap, profiles: &[HeaderProfile]) {
-    for field in profiles.iter().flat_map(|profile| profile.fields()) {
-        headers.remove(field.as_str());
+    let fields = || profiles.iter().flat_map(|profile| profile.fields());
+    let is_field = |name: &&HeaderName| fields().any(|field| field.as_str() == name.as_str());
+    while let Some(name) = headers.keys().find(is_field).cloned() {
+        headers.remove(name);
     }
 }

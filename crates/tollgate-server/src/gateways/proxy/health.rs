@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::Request;
 use http::header::{HOST, HeaderValue, USER_AGENT};
-use http::{Request, Uri};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
@@ -79,19 +79,14 @@ async fn check(upstream: Arc<Upstream>, health: HealthCheckSettings) {
 
 async fn probe(upstream: &Upstream, health: &HealthCheckSettings) -> Result<(), String> {
     let request = request(upstream, &health.path).map_err(|error| error.to_string())?;
-    let sent = tokio::time::timeout(health.timeout, upstream.client.send(request)).await;
+    let sent = tokio::time::timeout(health.timeout, upstream.client.send(&mut Some(request))).await;
     let response = sent.map_err(|_| format!("no response in {:?}", health.timeout))?;
     let status = response.map_err(|error| error.to_string())?.status();
     if status.as_u16() < 400 { Ok(()) } else { Err(format!("status {}", status.as_u16())) }
 }
 
 fn request(upstream: &Upstream, path: &str) -> Result<Request<RequestBody>, http::Error> {
-    let uri = Uri::builder()
-        .scheme(upstream.url.protocol.scheme())
-        .authority(upstream.url.authority.clone())
-        .path_and_query(path)
-        .build()?;
-    let mut request = Request::get(uri).header(USER_AGENT, "tollgate-health-check");
+    let mut request = Request::get(path).header(USER_AGENT, "tollgate-health-check");
     if !upstream.url.protocol.is_http2() {
         request = request.header(HOST, HeaderValue::from_str(upstream.url.authority.as_str())?);
     }

@@ -4,15 +4,19 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use http::StatusCode;
+use http::header::HeaderValue;
+use http::uri::Authority;
 use tollgate::endpoint::Endpoint;
 use tollgate::rules::pattern_index::PatternIndex;
 
 use super::client::{ClientSettings, UpstreamClient};
 use super::upstream::{Upstream, UpstreamGroup};
 use crate::config::settings::{
-    HealthCheckSettings, HostHeader, ProxySettings, RouteSettings, UpstreamTimeouts, UpstreamUrl,
+    HealthCheckSettings, HostHeader, ProxySettings, RouteSettings, UpstreamTimeouts, UpstreamTlsSettings,
+    UpstreamUrl,
 };
 use crate::records::metrics::latency::DurationHistogram;
 
@@ -27,6 +31,7 @@ pub(crate) struct Route {
     pub(super) host: HostHeader,
     pub(super) timeouts: UpstreamTimeouts,
     pub(super) health: Option<HealthCheckSettings>,
+    upstream_tls: Option<Arc<UpstreamTlsSettings>>,
     pub(crate) stats: Arc<RouteStats>,
 }
 
@@ -98,8 +103,9 @@ impl RouteTable {
     }
 
     /// The route of a request: one of its host, else one of any host; of these the one with the most specific path.
-    pub(super) fn find(&self, host: Option<&str>, endpoint: &Endpoint<'_>) -> Option<&Arc<Route>> {
-        let of_host = host.and_then(|host| self.by_host.get(host));
+    pub(super) fn find(&self, host: Option<&HeaderValue>, endpoint: &Endpoint<'_>) -> Option<&Arc<Route>> {
+        let host = host.filter(|_| !self.by_host.is_empty()).and_then(host_name);
+        let of_host = host.and_then(|host| self.by_host.get(host.as_str()));
         of_host.and_then(|routes| routes.find(endpoint)).or_else(|| self.any_host.find(endpoint))
     }
 
@@ -129,7 +135,13 @@ impl HostRoutes {
     }
 }
 
-/// Upstreams by URL and timeouts: routes share them.
+/// The host without its port, in lower case.
+fn host_name(host: &HeaderValue) -> Option<String> {
+    let authority: Authority = host.to_str().ok()?.parse().ok()?;
+    Some(authority.host().trim_end_matches('.').to_ascii_lowercase())
+}
+
+/// Upstreams by URL, timeouts and certificates: routes share them.
 #[derive(Default)]
 struct Upstreams {
     by_url: HashMap<(UpstreamUrl, UpstreamKey), Arc<Upstream>>,
@@ -137,31 +149,29 @@ struct Upstreams {
 }
 
 /// What else the client of an upstream depends on.
-type UpstreamKey = (std::time::Duration, std::time::Duration);
+type UpstreamKey = ([Duration; 3], Option<[u8; 32]>);
 
-fn key_of(timeouts: UpstreamTimeouts) -> UpstreamKey {
-    (timeouts.connect, timeouts.response)
+fn key_of(timeouts: UpstreamTimeouts, tls: Option<&UpstreamTlsSettings>) -> UpstreamKey {
+    let UpstreamTimeouts { connect, response, idle } = timeouts;
+    ([connect, response, idle], tls.map(|tls| tls.fingerprint))
 }
 
 impl Upstreams {
     fn keep(&mut self, before: &RouteTable) {
         for route in &before.routes {
             self.stats.insert(route.name.clone(), Arc::clone(&route.stats));
+            let key = key_of(route.timeouts, route.upstream_tls.as_deref());
             for upstream in &route.group.upstreams {
-                self.by_url.insert((upstream.url.clone(), key_of(route.timeouts)), Arc::clone(upstream));
+                self.by_url.insert((upstream.url.clone(), key), Arc::clone(upstream));
             }
         }
     }
 
-    fn get(
-        &mut self,
-        url: &UpstreamUrl,
-        timeouts: UpstreamTimeouts,
-        clients: &ClientSettings,
-    ) -> Arc<Upstream> {
-        let entry = self.by_url.entry((url.clone(), key_of(timeouts)));
+    fn get(&mut self, url: &UpstreamUrl, route: &RouteSettings, clients: &ClientSettings) -> Arc<Upstream> {
+        let (timeouts, tls) = (route.timeouts, route.upstream_tls.as_deref());
+        let entry = self.by_url.entry((url.clone(), key_of(timeouts, tls)));
         let make = || {
-            let client = UpstreamClient::new(url, &clients.with_timeouts(timeouts));
+            let client = UpstreamClient::new(url, &clients.of_route(timeouts, tls));
             Arc::new(Upstream::new(url.clone(), client))
         };
         Arc::clone(entry.or_insert_with(make))
@@ -174,12 +184,13 @@ fn compile(settings: &RouteSettings, clients: &ClientSettings, upstreams: &mut U
     } else {
         format!("{}{}", settings.hosts.join(","), settings.path).into()
     };
-    let group = settings.upstreams.iter().map(|url| upstreams.get(url, settings.timeouts, clients)).collect();
+    let group = settings.upstreams.iter().map(|url| upstreams.get(url, settings, clients)).collect();
     Arc::new(Route {
         group: UpstreamGroup::new(group, settings.balance),
         host: settings.host,
         timeouts: settings.timeouts,
         health: settings.health.clone(),
+        upstream_tls: settings.upstream_tls.clone(),
         stats: Arc::clone(upstreams.stats.entry(name.clone()).or_default()),
         name,
     })
@@ -198,7 +209,7 @@ mod tests {
 
     fn found(table: &RouteTable, host: &str, path: &str) -> Option<String> {
         let endpoint = Endpoint::parse(path).unwrap();
-        table.find(Some(host), &endpoint).map(|route| route.name.to_string())
+        table.find(Some(&host.parse().unwrap()), &endpoint).map(|route| route.name.to_string())
     }
 
     const ROUTES: &str = "[[proxy.routes]]\nmatch = '/api/*'\nupstreams = ['http://127.0.0.1:1']\n\
