@@ -16,7 +16,7 @@ use crate::commands::request_args::{RequestArgs, TargetArgs};
 use crate::commands::serve::SettingsFlags;
 use crate::commands::top::Top;
 use crate::commands::usage::UsageArgs;
-use crate::commands::{config, decisions, keys, limits, penalties, quotas, rules, tiers, users};
+use crate::commands::{archive, config, decisions, keys, limits, penalties, quotas, rules, tiers, users};
 use crate::input::connection::ConnectionArgs;
 use crate::output::Color;
 
@@ -251,6 +251,18 @@ Examples:
   tollgate decisions tail --client alice"
     )]
     Decisions(decisions::Command),
+    /// Archive records beyond their retention; list, verify, restore and prune the archive
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  tollgate archive list
+  tollgate archive run --config tollgate.toml
+  tollgate archive verify
+  tollgate archive restore --since 2026-01-01T00:00:00Z --into sqlite:///tmp/old.db
+  tollgate archive prune --dry-run"
+    )]
+    Archive(archive::Command),
     /// Show the requests of a client by period and route (requires a key)
     Usage(UsageArgs),
     /// Write a report of traffic and refusals as an HTML file (requires a key)

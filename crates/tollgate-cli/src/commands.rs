@@ -1,5 +1,6 @@
 //! One module per command. Each sends its requests and prints the response.
 
+pub(crate) mod archive;
 pub(crate) mod audit;
 pub(crate) mod check;
 mod client_name;

@@ -6,6 +6,7 @@ use serde_json::json;
 use tollgate::config::{Origin, Problem, Problems};
 use tollgate_server::config::settings::SettingsError;
 use tollgate_server::runtime::serve::ServeError;
+use tollgate_stores::archive::ArchiveError;
 use tollgate_stores::sql::DatabaseError;
 
 use crate::client::ClientError;
@@ -36,6 +37,9 @@ pub(crate) enum CliError {
     /// The database is unreachable, or its schema cannot be changed.
     #[error(transparent)]
     Database(#[from] DatabaseError),
+    /// The archive is unreachable, damaged, or in use by another process.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
     /// The async runtime cannot start.
     #[error("cannot start the runtime: {0}")]
     Runtime(#[source] io::Error),
@@ -98,7 +102,7 @@ impl CliError {
             | CliError::KeyNotPrinted { .. }
             | CliError::Serve(_)
             | CliError::Runtime(_) => "INTERNAL_ERROR",
-            CliError::Client(_) | CliError::Database(_) => "SERVICE_UNAVAILABLE",
+            CliError::Client(_) | CliError::Database(_) | CliError::Archive(_) => "SERVICE_UNAVAILABLE",
         }
     }
 }

@@ -10,6 +10,8 @@
 //!   each with a database of its own.
 //! - [`TlsProxy`]: nginx that terminates TLS in front of an HTTP server.
 //! - [`Gateway`]: nginx or Caddy that asks tollgate about each request; [`RecordingUpstream`]: what is behind it.
+//! - [`WebServer`]: nginx or Python's server as an upstream.
+//! - [`ObjectStoreServer`]: an S3-compatible store.
 //! - [`PrometheusServer`]: Prometheus that scrapes a service.
 //! - [`FaultProxy`]: a TCP proxy whose fault can be changed while connections are open.
 //! - [`free_port`], [`listen`], [`Certificates`], [`RespClient`]: building blocks.
@@ -51,6 +53,7 @@ mod certificates;
 mod cluster;
 mod gateway;
 mod mariadb;
+mod object_store;
 mod poll;
 mod port;
 mod postgres;
@@ -64,11 +67,13 @@ mod sentinel;
 mod shared_sql_server;
 mod sql_server;
 mod tls_proxy;
+mod web_server;
 
 pub use certificates::{Certificates, Leaf};
 pub use cluster::{RedisCluster, SlotMigration, key_slot};
 pub use gateway::Gateway;
 pub use mariadb::{MariaDbServer, SharedMariaDb};
+pub use object_store::ObjectStoreServer;
 pub use poll::{eventually, wait_until};
 pub use port::{free_port, listen};
 pub use postgres::{PostgresServer, SharedPostgres};
@@ -79,3 +84,4 @@ pub use redis::{RedisOptions, RedisServer};
 pub use resp::{Reply, RespClient};
 pub use sentinel::SentinelFleet;
 pub use tls_proxy::TlsProxy;
+pub use web_server::WebServer;

@@ -1,5 +1,7 @@
 //! `tollgate decisions`: the decision log of a server.
 
+mod archived;
+
 use std::collections::HashSet;
 use std::thread::sleep;
 use std::time::Duration;
@@ -7,6 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use super::archive::ArchiveArgs;
 use super::audit::parse_time;
 use super::client_name::ClientName;
 use super::list::{Columns, ListQuery};
@@ -32,6 +35,7 @@ Examples:
   tollgate decisions search --client alice --since 24h
   tollgate decisions search --client ip:203.0.113.7 --rule login-per-ip
   tollgate decisions search --since 24h --limit 5000 --json
+  tollgate decisions search --archive --client alice --since 365d
 
 The log has every refused request and a sample of the admitted ones
 (records.sample_allowed).")]
@@ -80,6 +84,11 @@ pub(crate) struct Search {
     /// Maximum number of decisions
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
+    /// Search the archive of the settings file (`records.archive`) instead of asking a server
+    #[arg(long)]
+    archive: bool,
+    #[command(flatten)]
+    archive_args: ArchiveArgs,
 }
 
 #[derive(Args)]
@@ -99,10 +108,15 @@ const COLUMNS: Columns = Columns {
     row,
 };
 
-pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
+pub(crate) fn run(
+    command: &Command,
+    output: &Output,
+    connect: impl FnOnce() -> Result<Client, CliError>,
+) -> Result<Exit, CliError> {
     match command {
-        Command::Search(search) => search.run(client, output),
-        Command::Tail(tail) => tail.run(client, output),
+        Command::Search(search) if search.archive => search.run_archived(&search.archive_args, output),
+        Command::Search(search) => search.run(&connect()?, output),
+        Command::Tail(tail) => tail.run(&connect()?, output),
     }
 }
 

@@ -12,8 +12,8 @@
 //! | `text` | nothing |
 //!
 //! A `toml` or `json` block whose introduction ends with a file name (``Save this as `tollgate.toml`:``) is saved
-//! there; after ``Add this to `tollgate.toml`:`` it is appended. The ports 8080, 8081 and 6379 are replaced by free
-//! ones. A command that ends with `&` is waited for until its port accepts connections, and an edited
+//! there; after ``Add this to `tollgate.toml`:`` it is appended. The ports 8080, 8081, 8000, 3000, 3001 and 6379
+//! are replaced by free ones. A command that ends with `&` is waited for until its port accepts connections, and an edited
 //! `tollgate.toml` until the node has applied it.
 //!
 //! A block that cannot run says so (```` ```sh no-run ````) and is listed in [`not_run`] with the reason.

@@ -15,11 +15,16 @@ use crate::transcript::{exchanges, matches};
 // Pages leave passwords to the environment, which `rules lint` does not read.
 const CHECK_SETTINGS: &str = "tollgate rules lint ../steps/block.toml || \
     TOLLGATE_COUNTERS__PASSWORD=secret tollgate config show --config ../steps/block.toml";
+/// Has gateways on the default port; other pages have no proxy.
+const PROXY_PAGE: &str = "docs/proxy.md";
 const RELOAD_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Runs every block of a page, or fails with its line.
 pub(crate) fn run_page(page: &'static str) {
     let mut run = Run { page, shell: Shell::start(), rules: None };
+    if page == PROXY_PAGE {
+        run.shell.run("export TOLLGATE_PROXY__LISTEN=127.0.0.1:8000");
+    }
     for block in blocks(page) {
         if block.no_run {
             assert!(is_listed(page, &block), "{page}:{}: give a reason in not_run.rs", block.line);

@@ -16,13 +16,19 @@ const START_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Port of a node in the documentation when it names none.
 const NODE: &str = "8080";
+/// Port of a gateway.
+const GATEWAY: &str = "8000";
+const PORTS: [&str; 6] = [NODE, GATEWAY, "8081", "6379", "3000", "3001"];
 
 /// The ports of the documentation, and those that stand for them in this run.
-pub(crate) struct Ports([(&'static str, u16); 3]);
+pub(crate) struct Ports([(&'static str, u16); PORTS.len()]);
 
 impl Ports {
     fn new() -> Self {
-        Self([NODE, "8081", "6379"].map(|shown| (shown, free_port())))
+        // A port such as 18000 would be replaced again.
+        let is_unlike = |port: &u16| !PORTS.iter().any(|shown| port.to_string().contains(shown));
+        let port = || std::iter::repeat_with(free_port).find(is_unlike).unwrap();
+        Self(PORTS.map(|shown| (shown, port())))
     }
 
     /// Replaces the ports of the documentation.
@@ -37,7 +43,9 @@ impl Ports {
 
     /// The port that a command of the documentation listens on.
     fn listened_on(&self, command: &str) -> u16 {
-        let named = self.0.iter().rev().find(|(shown, _)| command.contains(shown));
+        let is_gateway = command.starts_with("tollgate gateway");
+        let is_named = |shown: &str| if is_gateway { shown == GATEWAY } else { command.contains(shown) };
+        let named = self.0.iter().rev().find(|(shown, _)| is_named(shown));
         named.unwrap_or(&self.0[0]).1
     }
 

@@ -12,7 +12,11 @@
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 mod harness;
 
+#[path = "../support/record_rows.rs"]
+mod record_rows;
+
 mod accounting;
+mod archive;
 mod crashes;
 mod disk;
 mod exports;

@@ -81,7 +81,7 @@ pub(crate) fn log_warnings(settings: &Settings) {
 
 /// Logs certificates that clients reject, or soon will.
 fn log_certificates(settings: &Settings, now: Timestamp) {
-    for certificate in settings.server.tls.iter().flat_map(|tls| &tls.certificates) {
+    for certificate in settings.certificates() {
         let (file, expires_in) = (certificate.certificate_file.display(), certificate.expires_in(now));
         if expires_in < 0 {
             warn!(%file, "the certificate has expired: clients reject it");
@@ -213,7 +213,7 @@ impl ReloadHandle {
     }
 }
 
-/// The settings file and the files of `[server.tls]`.
+/// The settings file, and the files of `[server.tls]` and `[proxy.tls]`.
 struct WatchedFiles(Vec<PathBuf>);
 
 impl WatchedFiles {

@@ -3,6 +3,7 @@
 //! File and environment are merged into one [`Document`]; flags override both. Only a document without any error becomes
 //! [`Settings`], so a reload applies all of the new settings or none.
 
+mod archive;
 mod auth;
 mod callers;
 mod client_ids;
@@ -34,6 +35,7 @@ use tollgate::headers::HeaderProfile;
 use tollgate::identity::{ClientAddressPolicy, Normalization};
 use tollgate_stores::redis::{Address, RedisSettings, Secret};
 
+pub use self::archive::ArchiveSection;
 pub use self::callers::CallerLimits;
 pub use self::client_ids::{ClientIdSettings, LoginEndpoint};
 pub use self::database::DatabaseSettings;
@@ -50,7 +52,8 @@ pub use self::proxy::{
 pub use self::records::RecordSettings;
 pub use self::redis::TlsFiles;
 pub use self::schema::schema;
-pub use self::tls::{ClientAuthSettings, ServerCertificate, TlsSettings, TlsVersion};
+pub(crate) use self::tls::upstream::{client_config, system_roots};
+pub use self::tls::{ClientAuthSettings, ServerCertificate, TlsSettings, TlsVersion, UpstreamTlsSettings};
 use crate::auth::client_certificate::CertificateName;
 use crate::auth::scope::Scopes;
 
@@ -404,13 +407,28 @@ impl Settings {
         }
     }
 
-    /// The files of `[server.tls]` as it is written now, even if it is invalid: creating one of them may make it valid.
+    /// The certificates of all listeners, each file once.
+    pub(crate) fn certificates(&self) -> Vec<&ServerCertificate> {
+        let proxy = self.proxy.as_ref().and_then(|proxy| proxy.tls.as_ref());
+        let mut found: Vec<&ServerCertificate> = Vec::new();
+        for certificate in self.server.tls.iter().chain(proxy).flat_map(|tls| &tls.certificates) {
+            if found.iter().all(|other| other.certificate_file != certificate.certificate_file) {
+                found.push(certificate);
+            }
+        }
+        found
+    }
+
+    /// The files of `[server.tls]` and `[proxy]` as they are written now, even if they are invalid: creating one of them may make them
+    /// valid.
     pub(crate) fn tls_files(&self) -> Vec<PathBuf> {
         let text = self.config_file.as_deref().and_then(|file| read_file(file).ok()).unwrap_or_default();
         let Ok(mut document) = Document::from_toml(&text) else { return Vec::new() };
         let mut problems = environment::apply(&mut document, &self.source.environment);
         let mut fields = document.fields(&mut problems);
-        fields.table("server", |server| server.table("tls", tls::named_files)).flatten().unwrap_or_default()
+        let of_server = fields.table("server", |server| server.table("tls", tls::named_files)).flatten();
+        let of_proxy = fields.table("proxy", proxy::named_files);
+        of_server.into_iter().chain(of_proxy).flatten().collect()
     }
 
     /// The rules, normalized.
@@ -468,7 +486,8 @@ impl Settings {
 
 /// Routes, their timeouts and certificates are reloaded.
 fn without_routes(proxy: &ProxySettings) -> ProxySettings {
-    ProxySettings { routes: Vec::new(), timeouts: UpstreamTimeouts::default(), tls: None, ..proxy.clone() }
+    let timeouts = UpstreamTimeouts::default();
+    ProxySettings { routes: Vec::new(), timeouts, tls: None, upstream_tls: None, ..proxy.clone() }
 }
 
 fn has_proxy_tls(settings: &Settings) -> bool {

@@ -3,6 +3,7 @@
 //! Nothing here can fail a request or the start of the service. While the spool cannot be opened, records are dropped and counted;
 //! while the database is unreachable, they wait in the spool.
 
+mod archiver;
 mod stats;
 
 use std::io;
@@ -12,10 +13,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tollgate_stores::archive::ArchiveSettings;
 use tollgate_stores::sql::SqlSettings;
 use tollgate_stores::sql::records::Retention;
 use tracing::{info, warn};
 
+use self::archiver::Archiver;
 pub(crate) use self::stats::{RecordStats, SPOOLS};
 use super::drain::{AggregateSink, DecisionSink, Drain, DrainSettings, Quarantine, RecordsConnection};
 use super::flusher::{Flusher, FlusherHandle};
@@ -45,6 +48,7 @@ pub(crate) struct PipelineParts {
     fsync_every: Duration,
     sql: SqlSettings,
     retention: Retention,
+    archive: Option<ArchiveSettings>,
     node: String,
 }
 
@@ -71,12 +75,8 @@ impl PipelineParts {
             spool_bytes_max: records.spool_bytes_max,
             fsync_every: records.fsync_every,
             sql: records.sql(&settings.data_dir),
-            retention: Retention {
-                log: records.log_retention,
-                windows: records.window_retention,
-                rollups: records.rollup_retention,
-                sqlite_bytes_max: Some(records.sqlite_bytes_max),
-            },
+            retention: records.retention(),
+            archive: records.archive.as_ref().map(|section| section.archive.clone()),
         }
     }
 }
@@ -106,7 +106,15 @@ async fn run(parts: PipelineParts, mut stop: watch::Receiver<bool>) {
         Drain::new(AggregateSink(Arc::clone(&target)), aggregates, DrainSettings::AGGREGATES, quarantine);
     parts.stats.set_drains([Arc::clone(log.stats()), Arc::clone(aggregates.stats())]);
     let drains = [tokio::spawn(log.run()), tokio::spawn(aggregates.run())];
+    let archiver = parts.archive.clone().map(|settings| {
+        let (retention, node, clock) = (parts.retention, parts.node.clone(), parts.clock);
+        let archiver = Archiver { settings, retention, node, clock, stats: Arc::clone(&parts.stats) };
+        tokio::spawn(archiver.run(Arc::clone(&target), stop.clone()))
+    });
     maintain(&parts, &target, &mut stop).await;
+    if let Some(archiver) = archiver {
+        let _ = archiver.await;
+    }
     let _ = tokio::task::spawn_blocking(move || flusher.stop()).await;
     for drain in drains {
         let _ = drain.await;

@@ -5,6 +5,7 @@
 //!
 //! Two nodes may write the same windows at once. All write them in the order of their keys, which avoids deadlocks.
 
+mod archive;
 mod database;
 mod decisions;
 mod granularity;
@@ -19,6 +20,7 @@ mod text;
 mod time;
 mod windows;
 
+pub use self::archive::{ArchiveRun, ArchiveStep};
 pub use self::database::{RecordsDatabase, Stored};
 pub use self::granularity::Granularity;
 pub use self::latency::{InvalidHistogram, LatencyHistogram};

@@ -94,6 +94,16 @@ impl Client {
         self.try_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
+    /// The texts that a query returns.
+    pub(crate) async fn texts(&mut self, sql: &str) -> Vec<String> {
+        let sql = AssertSqlSafe(sql);
+        match self {
+            Client::Sqlite(connection) => sqlx::query_scalar(sql).fetch_all(connection).await.unwrap(),
+            Client::Postgres(connection) => sqlx::query_scalar(sql).fetch_all(connection).await.unwrap(),
+            Client::MySql(connection) => sqlx::query_scalar(sql).fetch_all(connection).await.unwrap(),
+        }
+    }
+
     /// The number that a query returns.
     pub(crate) async fn number(&mut self, sql: &str) -> i64 {
         let sql = AssertSqlSafe(sql);

@@ -20,6 +20,7 @@ const RETENTION: Retention = Retention {
     windows: Duration::from_hours(30 * 24),
     rollups: Duration::from_hours(90 * 24),
     sqlite_bytes_max: None,
+    is_archived: false,
 };
 
 async fn maintain(database: &RecordsDatabase, now: u64) -> Maintenance {

@@ -7,8 +7,10 @@ use tollgate::config::TableReader;
 use tollgate::config::values::{boolean, integer, sample_rate};
 use tollgate::rules::SampleRate;
 use tollgate_stores::redis::Secret;
+use tollgate_stores::sql::records::Retention;
 use tollgate_stores::sql::{Engine, SqlSettings};
 
+use super::archive::{self, ArchiveSection};
 use super::database;
 use super::read::duration;
 
@@ -41,6 +43,8 @@ pub struct RecordSettings {
     pub window_retention: Duration,
     /// How long rollups are kept.
     pub rollup_retention: Duration,
+    /// Where records go after that, if anywhere.
+    pub archive: Option<ArchiveSection>,
 }
 
 impl Default for RecordSettings {
@@ -55,6 +59,7 @@ impl Default for RecordSettings {
             log_retention: DAY * 90,
             window_retention: DAY * 30,
             rollup_retention: DAY * 90,
+            archive: None,
         }
     }
 }
@@ -67,6 +72,17 @@ impl RecordSettings {
         let mut sql = written.unwrap_or_else(|| SqlSettings::sqlite(data_dir.join(FILE)));
         sql.connections_max = CONNECTIONS;
         sql
+    }
+
+    /// How long rows stay in the database.
+    pub fn retention(&self) -> Retention {
+        Retention {
+            log: self.log_retention,
+            windows: self.window_retention,
+            rollups: self.rollup_retention,
+            sqlite_bytes_max: Some(self.sqlite_bytes_max),
+            is_archived: self.archive.is_some(),
+        }
     }
 
     /// Whether the database is a local file, whose size is bounded.
@@ -92,6 +108,7 @@ pub(super) fn read(fields: &mut TableReader<'_, '_>) -> RecordSettings {
         log_retention: fields.read("log_retention", &retention).unwrap_or(default.log_retention),
         window_retention: fields.read("window_retention", &retention).unwrap_or(default.window_retention),
         rollup_retention: fields.read("rollup_retention", &retention).unwrap_or(default.rollup_retention),
+        archive: fields.table("archive", archive::read).flatten(),
     }
 }
 
@@ -123,6 +140,7 @@ mod tests {
             log_retention: DAY * 2,
             window_retention: DAY * 3,
             rollup_retention: DAY * 4,
+            archive: None,
         };
         assert_eq!(settings, expected);
         assert!(!format!("{settings:?}").contains("canary"));

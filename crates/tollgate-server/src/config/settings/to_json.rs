@@ -14,8 +14,9 @@ use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
 
 use super::redis::topology_name;
 use super::{
-    Caller, CounterSettings, Credential, JwtIssuer, JwtKeys, KeyOrigin, KeySecretSettings, LoginEndpoint,
-    ProxySettings, RouteSettings, Settings, TlsFiles, TlsSettings, UpstreamTimeouts, database,
+    ArchiveSection, Caller, CounterSettings, Credential, JwtIssuer, JwtKeys, KeyOrigin, KeySecretSettings,
+    LoginEndpoint, ProxySettings, RouteSettings, Settings, TlsFiles, TlsSettings, UpstreamTimeouts,
+    UpstreamTlsSettings, database,
 };
 use crate::auth::client_certificate::CertificateName;
 use crate::auth::jwt::keys;
@@ -104,6 +105,7 @@ impl Settings {
             "log_retention": duration(records.log_retention),
             "window_retention": duration(records.window_retention),
             "rollup_retention": duration(records.rollup_retention),
+            "archive": records.archive.as_ref().map(archive_json),
         })
     }
 
@@ -135,6 +137,7 @@ fn proxy_json(proxy: &ProxySettings) -> Json {
     json.insert("delayed_max".to_owned(), proxy.delayed_max.into());
     json.insert("access_log".to_owned(), proxy.access_log.as_str().into());
     json.insert("tls".to_owned(), proxy.tls.as_ref().map_or(Json::Null, tls_json));
+    json.insert("upstream_tls".to_owned(), upstream_tls_json(proxy.upstream_tls.as_deref()));
     json.insert("routes".to_owned(), proxy.routes.iter().map(route_json).collect());
     json.into()
 }
@@ -146,6 +149,7 @@ fn route_json(route: &RouteSettings) -> Json {
     json.insert("upstreams".to_owned(), list(&route.upstreams));
     json.insert("balance".to_owned(), route.balance.as_str().into());
     json.insert("host".to_owned(), route.host.as_str().into());
+    json.insert("upstream_tls".to_owned(), upstream_tls_json(route.upstream_tls.as_deref()));
     if let Some(health) = &route.health {
         let (interval, timeout) = (duration(health.interval), duration(health.timeout));
         let health = json!({ "path": health.path, "interval": interval, "timeout": timeout });
@@ -158,6 +162,16 @@ fn timeouts_json(timeouts: UpstreamTimeouts) -> Map<String, Json> {
     let UpstreamTimeouts { connect, response, idle } = timeouts;
     let keys = [("connect_timeout", connect), ("response_timeout", response), ("idle_timeout", idle)];
     keys.into_iter().map(|(key, value)| (key.to_owned(), duration(value))).collect()
+}
+
+fn upstream_tls_json(tls: Option<&UpstreamTlsSettings>) -> Json {
+    let Some(tls) = tls else { return Json::Null };
+    let certificate = tls.client_certificate.as_ref();
+    json!({
+        "ca_file": tls.ca_file.as_deref().map(path),
+        "certificate_file": certificate.map(|one| path(&one.certificate_file)),
+        "key_file": certificate.map(|one| path(&one.key_file)),
+    })
 }
 
 fn tls_json(tls: &TlsSettings) -> Json {
@@ -354,6 +368,21 @@ fn without_nulls(value: Json) -> Json {
 
 fn text(value: impl Display) -> Json {
     value.to_string().into()
+}
+
+fn archive_json(section: &ArchiveSection) -> Json {
+    let ArchiveSection { archive, keep, secret_file } = section;
+    let credentials = archive.credentials.as_ref();
+    json!({
+        "url": text(&archive.place),
+        "keep": duration(*keep),
+        "endpoint": archive.endpoint,
+        "region": archive.region,
+        "access_key_id": credentials.map(|credentials| credentials.access_key_id.as_str()),
+        "secret_access_key": credentials.filter(|_| secret_file.is_none()).map(|_| MASK),
+        "secret_access_key_file": secret_file.as_deref().map(path),
+        "allow_http": archive.allow_http,
+    })
 }
 
 fn path(path: &Path) -> Json {

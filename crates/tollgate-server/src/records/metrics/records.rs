@@ -37,6 +37,11 @@ pub(super) fn collect(sources: &MetricSources<'_>, recorder: &Recorder, collecto
     let help =
         "Rows in the default partition of the records database; they belong into a partition of their own";
     collector.gauge("record_default_partition_rows", help, totals.rows_in_default_partition);
+    let archive = stats.archive();
+    collector.counter("record_archive_files", "Files that this node archived and verified", archive.files);
+    collector.counter("record_archive_rows", "Rows in the files that this node archived", archive.rows);
+    let help = "Failed runs of the archive; records stay in the database";
+    collector.counter("record_archive_failures", help, archive.failures);
 }
 
 fn collect_spools(spools: [&SpoolStats; 2], collector: &mut Collector) {

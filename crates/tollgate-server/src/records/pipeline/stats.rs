@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use tollgate_stores::archive::ArchiveError;
 use tollgate_stores::sql::DatabaseError;
-use tollgate_stores::sql::records::Maintenance;
+use tollgate_stores::sql::records::{ArchiveRun, Maintenance};
 use tracing::warn;
 
 use crate::records::drain::DrainStats;
@@ -23,6 +24,7 @@ pub(crate) struct RecordStats {
     drains: OnceLock<[Arc<DrainStats>; 2]>,
     lost_in_crash: AtomicU64,
     maintenance: Mutex<MaintenanceTotals>,
+    archive: Mutex<ArchiveTotals>,
 }
 
 /// What the maintenance of this node did since the start.
@@ -32,6 +34,15 @@ pub(crate) struct MaintenanceTotals {
     pub(crate) rows_removed_for_size: u64,
     pub(crate) rows_in_default_partition: u64,
     /// Whether the last run failed. A change is logged.
+    is_failing: bool,
+}
+
+/// What this node archived since the start.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ArchiveTotals {
+    pub(crate) files: u64,
+    pub(crate) rows: u64,
+    pub(crate) failures: u64,
     is_failing: bool,
 }
 
@@ -96,6 +107,28 @@ impl RecordStats {
                 totals.failures += 1;
                 if !std::mem::replace(&mut totals.is_failing, true) {
                     warn!(%error, "maintenance of the records database failed; old records stay until it succeeds");
+                }
+            }
+        }
+    }
+
+    pub(crate) fn archive(&self) -> ArchiveTotals {
+        *self.archive.lock()
+    }
+
+    /// Adds the outcome of a run of the archive. Problems are logged when they begin.
+    pub(super) fn note_archive(&self, done: Result<ArchiveRun, ArchiveError>) {
+        let mut totals = self.archive.lock();
+        match done {
+            Ok(done) => {
+                totals.is_failing = false;
+                totals.files += done.files;
+                totals.rows += done.rows;
+            }
+            Err(error) => {
+                totals.failures += 1;
+                if !std::mem::replace(&mut totals.is_failing, true) {
+                    warn!(%error, "records cannot be archived; they stay in the database until it succeeds");
                 }
             }
         }

@@ -2,9 +2,9 @@
 //!
 //! One node at a time does it (`lease.rs`). All steps can be repeated, so a node that dies in the middle leaves nothing to repair.
 
-mod lease;
-mod partitions;
-mod periods;
+pub(super) mod lease;
+pub(super) mod partitions;
+pub(super) mod periods;
 mod retention;
 mod rollups;
 
@@ -27,6 +27,8 @@ pub struct Retention {
     pub rollups: Duration,
     /// Maximum size of a SQLite database. The oldest rows are deleted early to stay below it, the log first.
     pub sqlite_bytes_max: Option<u64>,
+    /// Whether rows are archived before they are removed. Then maintenance removes none, for their age or for size.
+    pub is_archived: bool,
 }
 
 /// What one run of the maintenance found and did.
@@ -52,22 +54,27 @@ pub struct Maintenance {
 }
 
 /// A table whose rows are kept for some time.
-struct RecordTable {
-    name: &'static str,
+pub(super) struct RecordTable {
+    pub(super) name: &'static str,
     /// The time of a row, the first column of the primary key.
-    time: &'static str,
+    pub(super) time: &'static str,
     /// The second column of the primary key.
-    key: &'static str,
+    pub(super) key: &'static str,
     /// The length of a partition.
-    period: Period,
+    pub(super) period: Period,
 }
 
-const LOG: RecordTable =
+pub(super) const LOG: RecordTable =
     RecordTable { name: "rate_limit_audit_logs", time: "timestamp", key: "log_id", period: Period::Month };
-const WINDOWS: RecordTable =
+pub(super) const WINDOWS: RecordTable =
     RecordTable { name: "rate_limit_records", time: "window_start", key: "key_hash", period: Period::Week };
-const ROLLUPS: RecordTable =
+pub(super) const ROLLUPS: RecordTable =
     RecordTable { name: "rate_limit_metrics", time: "timestamp", key: "key_hash", period: Period::Month };
+
+/// The time of the oldest rows that are kept.
+pub(super) fn oldest_micros(now_micros: u64, kept: Duration) -> u64 {
+    now_micros.saturating_sub(u64::try_from(kept.as_micros()).unwrap_or(u64::MAX))
+}
 
 pub(super) async fn maintain(
     database: &RecordsDatabase,
@@ -85,17 +92,19 @@ pub(super) async fn maintain(
     let mut maintained = Ok(());
     let kept = [(&LOG, retention.log), (&WINDOWS, retention.windows), (&ROLLUPS, retention.rollups)];
     for (table, kept) in kept {
-        let oldest = now_micros.saturating_sub(u64::try_from(kept.as_micros()).unwrap_or(u64::MAX));
+        let oldest = oldest_micros(now_micros, kept);
         let result = match database.settings.engine() {
+            Engine::Sqlite if retention.is_archived => Ok(()),
             Engine::Sqlite => retention::delete_before(pool, table, oldest, &mut done).await,
             Engine::Postgres | Engine::MySql => {
-                partitions::maintain(pool, table, now_micros, oldest, &mut done).await
+                partitions::maintain(pool, table, now_micros, oldest, retention.is_archived, &mut done).await
             }
         };
         maintained = maintained.and(result);
     }
     computed.and(maintained)?;
-    if let (Engine::Sqlite, Some(bytes_max)) = (database.settings.engine(), retention.sqlite_bytes_max) {
+    let bytes_max = retention.sqlite_bytes_max.filter(|_| !retention.is_archived);
+    if let (Engine::Sqlite, Some(bytes_max)) = (database.settings.engine(), bytes_max) {
         retention::shrink(pool, bytes_max, &mut done).await?;
     }
     retention::delete_sources(pool, now_micros).await?;

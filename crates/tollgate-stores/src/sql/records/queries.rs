@@ -9,7 +9,7 @@ mod decisions;
 mod filter;
 mod ranking;
 mod rollups;
-mod statement;
+pub(super) mod statement;
 mod trend;
 mod usage;
 mod windows;

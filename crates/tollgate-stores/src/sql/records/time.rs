@@ -35,7 +35,6 @@ fn bind_time_text<'a>(query: &mut Query<'a>, engine: Engine, time: Value<'a>) {
 }
 
 /// Appends a column of times as microseconds since 1970.
-#[allow(dead_code, reason = "for queries")]
 pub(super) fn push_micros(query: &mut Query<'_>, engine: Engine, column: &'static str) {
     match engine {
         Engine::Sqlite => query

@@ -17,12 +17,14 @@ const GAPS_MAX: usize = 64;
 /// Seconds that a change of partitions waits for running statements. Meanwhile it blocks new ones.
 const LOCK_SECONDS: u32 = 5;
 
-/// Creates partitions ahead of time, drops those that end before `oldest_micros`, and counts rows outside of them.
+/// Creates partitions ahead of time, drops those that end before `oldest_micros` unless they are archived first, and counts rows
+/// outside of them.
 pub(super) async fn maintain(
     pool: &Pool,
     table: &RecordTable,
     now_micros: u64,
     oldest_micros: u64,
+    is_archived: bool,
     done: &mut Maintenance,
 ) -> Result<(), DatabaseError> {
     let (now, oldest) = (date_time(now_micros)?, date_time(oldest_micros)?);
@@ -34,12 +36,14 @@ pub(super) async fn maintain(
     }
     let expired: Vec<Date> =
         existing.into_iter().filter(|start| ends_before(table, *start, oldest)).collect();
-    if !expired.is_empty() {
+    if !expired.is_empty() && !is_archived {
         drop_partitions(pool, table, &expired).await?;
         done.partitions_dropped += expired.len() as u64;
     }
     if count_in_default(pool, table).await? > 0 {
-        delete_from_default(pool, table, oldest_micros, done).await?;
+        if !is_archived {
+            delete_from_default(pool, table, oldest_micros, done).await?;
+        }
         create_for_default(pool, table, now, done).await?;
         done.rows_in_default_partition += count_in_default(pool, table).await?;
     }
@@ -53,12 +57,15 @@ fn missing(table: &RecordTable, existing: &[Date], now: DateTime) -> Vec<Date> {
     ahead.take(1 + PERIODS_AHEAD).filter(|start| !existing.contains(start)).collect()
 }
 
-fn ends_before(table: &RecordTable, start: Date, oldest: DateTime) -> bool {
+pub(in crate::sql::records) fn ends_before(table: &RecordTable, start: Date, oldest: DateTime) -> bool {
     table.period.next(start).at(0, 0, 0, 0) <= oldest
 }
 
 /// The first days of all partitions, except the one for all other rows.
-async fn list(pool: &Pool, table: &RecordTable) -> Result<Vec<Date>, DatabaseError> {
+pub(in crate::sql::records) async fn list(
+    pool: &Pool,
+    table: &RecordTable,
+) -> Result<Vec<Date>, DatabaseError> {
     const WHAT: &str = "the names of partitions";
     let mut transaction = pool.begin_snapshot().await?;
     let query = match transaction.engine() {
@@ -166,21 +173,27 @@ fn postgres_create(table: &RecordTable, start: Date) -> String {
 
 async fn drop_partitions(pool: &Pool, table: &RecordTable, starts: &[Date]) -> Result<(), DatabaseError> {
     let mut transaction = begin_ddl(pool).await?;
-    let name = table.name;
-    if transaction.engine() == Engine::MySql {
-        let partitions: Vec<String> = starts.iter().map(|start| format!("p{}", digits(*start))).collect();
-        let drop = format!("ALTER TABLE {name} DROP PARTITION {}", partitions.join(", "));
-        transaction.execute_script(drop).await?;
-    } else {
-        for start in starts {
-            transaction.execute_script(format!("DROP TABLE IF EXISTS {name}_{}", digits(*start))).await?;
-        }
-    }
+    let drop = drop_statement(transaction.engine(), table, starts);
+    transaction.execute_script(drop).await?;
     transaction.commit().await
 }
 
+pub(in crate::sql::records) fn drop_statement(
+    engine: Engine,
+    table: &RecordTable,
+    starts: &[Date],
+) -> String {
+    let name = table.name;
+    if engine == Engine::MySql {
+        let partitions: Vec<String> = starts.iter().map(|start| format!("p{}", digits(*start))).collect();
+        return format!("ALTER TABLE {name} DROP PARTITION {}", partitions.join(", "));
+    }
+    let tables: Vec<String> = starts.iter().map(|start| format!("{name}_{}", digits(*start))).collect();
+    format!("DROP TABLE IF EXISTS {}", tables.join(", "))
+}
+
 /// A transaction without a statement timeout that does not wait long for locks.
-async fn begin_ddl(pool: &Pool) -> Result<Transaction, DatabaseError> {
+pub(in crate::sql::records) async fn begin_ddl(pool: &Pool) -> Result<Transaction, DatabaseError> {
     let mut transaction = pool.begin_write().await?;
     // Closing the connection afterwards discards the session settings.
     transaction.disable_deadline();

@@ -8,7 +8,7 @@ use crate::sql::error::{DatabaseError, ValueError};
 
 /// The length of a partition.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Period {
+pub(in crate::sql::records) enum Period {
     /// From Monday.
     Week,
     Month,
@@ -16,7 +16,7 @@ pub(super) enum Period {
 
 impl Period {
     /// The first day of the period of a day.
-    pub(super) fn start_of(self, day: Date) -> Date {
+    pub(in crate::sql::records) fn start_of(self, day: Date) -> Date {
         match self {
             Period::Week => day.saturating_sub(i64::from(day.weekday().to_monday_zero_offset()).days()),
             Period::Month => day.first_of_month(),
@@ -24,7 +24,7 @@ impl Period {
     }
 
     /// The first day of the next period.
-    pub(super) fn next(self, start: Date) -> Date {
+    pub(in crate::sql::records) fn next(self, start: Date) -> Date {
         match self {
             Period::Week => start.saturating_add(1.week()),
             Period::Month => start.saturating_add(1.month()),
@@ -33,19 +33,19 @@ impl Period {
 }
 
 /// The UTC date and time.
-pub(super) fn date_time(micros: u64) -> Result<DateTime, DatabaseError> {
+pub(in crate::sql::records) fn date_time(micros: u64) -> Result<DateTime, DatabaseError> {
     let time = i64::try_from(micros).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok());
     let time = time.ok_or_else(|| DatabaseError::value("time", ValueError::TooLarge))?;
     Ok(Offset::UTC.to_datetime(time))
 }
 
 /// `20261101`.
-pub(super) fn digits(day: Date) -> String {
+pub(in crate::sql::records) fn digits(day: Date) -> String {
     format!("{:04}{:02}{:02}", day.year(), day.month(), day.day())
 }
 
 /// The day of eight digits.
-pub(super) fn parse_digits(digits: &str) -> Option<Date> {
+pub(in crate::sql::records) fn parse_digits(digits: &str) -> Option<Date> {
     if digits.len() != 8 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
         return None;
     }

@@ -3,38 +3,49 @@
 use crate::sql::engine::{Row, Transaction, to_i64};
 use crate::sql::error::DatabaseError;
 use crate::sql::query::{Query, Value};
-use crate::sql::records::time::bind_time;
+use crate::sql::records::time::{bind_time, push_micros};
 use crate::sql::settings::Engine;
 
 use crate::sql::records::granularity::Granularity;
 
 /// A query in the dialect of one engine.
-pub(super) struct Statement<'a> {
+pub(in crate::sql::records) struct Statement<'a> {
     query: Query<'a>,
     engine: Engine,
 }
 
 impl<'a> Statement<'a> {
-    pub(super) fn new(engine: Engine, text: &'static str) -> Self {
+    pub(in crate::sql::records) fn new(engine: Engine, text: &'static str) -> Self {
         Statement { query: Query::new(text), engine }
     }
 
-    pub(super) async fn rows(&self, transaction: &mut Transaction) -> Result<Vec<Row>, DatabaseError> {
+    /// Runs it; returns the number of rows that it changed.
+    pub(in crate::sql::records) async fn execute(
+        &self,
+        transaction: &mut Transaction,
+    ) -> Result<u64, DatabaseError> {
+        transaction.execute_counted(&self.query).await
+    }
+
+    pub(in crate::sql::records) async fn rows(
+        &self,
+        transaction: &mut Transaction,
+    ) -> Result<Vec<Row>, DatabaseError> {
         transaction.rows(&self.query).await
     }
 
-    pub(super) fn push(&mut self, text: &'static str) -> &mut Self {
+    pub(in crate::sql::records) fn push(&mut self, text: &'static str) -> &mut Self {
         self.query.push(text);
         self
     }
 
-    pub(super) fn bind(&mut self, value: impl Into<Value<'a>>) -> &mut Self {
+    pub(in crate::sql::records) fn bind(&mut self, value: impl Into<Value<'a>>) -> &mut Self {
         self.query.bind(value);
         self
     }
 
     /// Binds a text that is compared with a column. MySQL would compare bytes with a text without using an index.
-    pub(super) fn bind_text(&mut self, text: &'a str) -> &mut Self {
+    pub(in crate::sql::records) fn bind_text(&mut self, text: &'a str) -> &mut Self {
         match self.engine {
             Engine::MySql => self.push("CONVERT(").bind(text).push(" USING utf8mb4)"),
             Engine::Sqlite | Engine::Postgres => self.bind(text),
@@ -43,7 +54,7 @@ impl<'a> Statement<'a> {
 
     /// Binds an instant. PostgreSQL would parse a text again for every row of a scan; it computes this expression once. The number
     /// is exact until 2106.
-    pub(super) fn bind_time(&mut self, micros: u64) -> Result<&mut Self, DatabaseError> {
+    pub(in crate::sql::records) fn bind_time(&mut self, micros: u64) -> Result<&mut Self, DatabaseError> {
         match self.engine {
             Engine::Postgres => {
                 let micros = to_i64(micros, "time")?;
@@ -55,7 +66,7 @@ impl<'a> Statement<'a> {
     }
 
     /// A column with an instant, as text in UTC.
-    pub(super) fn time(&mut self, column: &'static str) -> &mut Self {
+    pub(in crate::sql::records) fn time(&mut self, column: &'static str) -> &mut Self {
         match self.engine {
             Engine::Sqlite => self.push(column),
             Engine::Postgres => {
@@ -65,8 +76,14 @@ impl<'a> Statement<'a> {
         }
     }
 
+    /// A column with an instant, in microseconds since 1970.
+    pub(in crate::sql::records) fn micros(&mut self, column: &'static str) -> &mut Self {
+        push_micros(&mut self.query, self.engine, column);
+        self
+    }
+
     /// The start of the period in which an instant lies, as text in UTC.
-    pub(super) fn period(&mut self, column: &'static str, per: Granularity) -> &mut Self {
+    pub(in crate::sql::records) fn period(&mut self, column: &'static str, per: Granularity) -> &mut Self {
         match self.engine {
             Engine::Sqlite => self.push("substr(").push(column).push(match per {
                 Granularity::Minute => ", 1, 16)",
@@ -87,7 +104,7 @@ impl<'a> Statement<'a> {
     }
 
     /// The sum of a column as a 64-bit integer: sums are decimals on servers.
-    pub(super) fn sum(&mut self, column: &'static str) -> &mut Self {
+    pub(in crate::sql::records) fn sum(&mut self, column: &'static str) -> &mut Self {
         match self.engine {
             Engine::Sqlite => self.push("SUM(").push(column).push(")"),
             Engine::Postgres => self.push("CAST(SUM(").push(column).push(") AS BIGINT)"),
@@ -96,7 +113,7 @@ impl<'a> Statement<'a> {
     }
 
     /// As [`sum`](Self::sum), for many groups.
-    pub(super) fn sum_in_group(&mut self, column: &'static str) -> &mut Self {
+    pub(in crate::sql::records) fn sum_in_group(&mut self, column: &'static str) -> &mut Self {
         match self.engine {
             Engine::Postgres => self.push("CAST(").raw_sum_in_group(column).push(" AS BIGINT)"),
             Engine::Sqlite | Engine::MySql => self.sum(column),
@@ -105,7 +122,7 @@ impl<'a> Statement<'a> {
 
     /// A sum in whatever type the engine has it, for many groups. PostgreSQL adds up floating-point numbers in three quarters of the
     /// time that integers of 64 bits take. They are exact up to 2^53.
-    pub(super) fn raw_sum_in_group(&mut self, column: &'static str) -> &mut Self {
+    pub(in crate::sql::records) fn raw_sum_in_group(&mut self, column: &'static str) -> &mut Self {
         match self.engine {
             Engine::Postgres => self.push("SUM(CAST(").push(column).push(" AS DOUBLE PRECISION))"),
             Engine::Sqlite | Engine::MySql => self.push("SUM(").push(column).push(")"),
@@ -113,7 +130,7 @@ impl<'a> Statement<'a> {
     }
 
     /// A column that may be a smaller integer.
-    pub(super) fn int(&mut self, column: &'static str) -> &mut Self {
+    pub(in crate::sql::records) fn int(&mut self, column: &'static str) -> &mut Self {
         match self.engine {
             Engine::Postgres => self.push("CAST(").push(column).push(" AS BIGINT)"),
             Engine::Sqlite | Engine::MySql => self.push(column),
@@ -121,7 +138,7 @@ impl<'a> Statement<'a> {
     }
 
     /// A truth value as 0 or 1.
-    pub(super) fn flag(&mut self, column: &'static str) -> &mut Self {
+    pub(in crate::sql::records) fn flag(&mut self, column: &'static str) -> &mut Self {
         match self.engine {
             Engine::Postgres => self.push("CAST(CAST(").push(column).push(" AS INTEGER) AS BIGINT)"),
             Engine::Sqlite | Engine::MySql => self.push(column),
@@ -129,7 +146,7 @@ impl<'a> Statement<'a> {
     }
 
     /// An IP address without its network mask.
-    pub(super) fn address(&mut self, column: &'static str) -> &mut Self {
+    pub(in crate::sql::records) fn address(&mut self, column: &'static str) -> &mut Self {
         match self.engine {
             Engine::Postgres => self.push("host(").push(column).push(")"),
             Engine::Sqlite | Engine::MySql => self.push(column),
@@ -137,7 +154,7 @@ impl<'a> Statement<'a> {
     }
 
     /// All texts of a group, separated by spaces.
-    pub(super) fn joined(&mut self, column: &'static str) -> &mut Self {
+    pub(in crate::sql::records) fn joined(&mut self, column: &'static str) -> &mut Self {
         match self.engine {
             Engine::Sqlite => self.push("group_concat(").push(column).push(", ' ')"),
             Engine::Postgres => self.push("string_agg(").push(column).push(", ' ')"),
@@ -147,7 +164,9 @@ impl<'a> Statement<'a> {
 }
 
 /// Lets MySQL join texts of any length: its default is 1024 bytes.
-pub(super) async fn allow_long_joins(transaction: &mut Transaction) -> Result<(), DatabaseError> {
+pub(in crate::sql::records) async fn allow_long_joins(
+    transaction: &mut Transaction,
+) -> Result<(), DatabaseError> {
     if transaction.engine() == Engine::MySql {
         transaction.execute_script("SET SESSION group_concat_max_len = 67108864").await?;
     }
@@ -157,7 +176,9 @@ pub(super) async fn allow_long_joins(transaction: &mut Transaction) -> Result<()
 /// Lets servers group all clients of a day in memory: by default PostgreSQL sorts their windows on disk above 4 MB, and MySQL
 /// groups on disk above 16 MB. PostgreSQL also plans for the bound times, does not compile the query, which takes longer than it
 /// saves, and groups on as many cores as it is configured to use for a query.
-pub(super) async fn allow_large_groups(transaction: &mut Transaction) -> Result<(), DatabaseError> {
+pub(in crate::sql::records) async fn allow_large_groups(
+    transaction: &mut Transaction,
+) -> Result<(), DatabaseError> {
     match transaction.engine() {
         Engine::Sqlite => {}
         Engine::Postgres => {

@@ -1,0 +1,146 @@
+//! Rows of one table in memory, by column.
+
+use std::cmp::Ordering;
+
+use parquet::data_type::ByteArray;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::table::ArchivedTable;
+
+/// Rows of a batch, and of a row group: about 30 MB of the decision log in memory.
+pub(crate) const BATCH_ROWS: usize = 131_072;
+
+/// The values of a column. `None` is NULL.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Values {
+    Int(Vec<Option<i64>>),
+    Bytes(Vec<Option<ByteArray>>),
+}
+
+/// Rows of one table.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Batch {
+    pub(crate) table: ArchivedTable,
+    pub(crate) columns: Vec<Values>,
+}
+
+/// What identifies a set of rows, in any order.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) rows: u64,
+    /// The sum of the count column.
+    pub(crate) sum: i64,
+    /// The sum of the hashes of all rows, modulo 2¹²⁸.
+    pub(crate) checksum: u128,
+    /// The earliest and the latest time, in microseconds since 1970.
+    pub(crate) times: Option<(i64, i64)>,
+}
+
+impl Values {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Values::Int(values) => values.len(),
+            Values::Bytes(values) => values.len(),
+        }
+    }
+
+    pub(crate) fn int(&self, row: usize) -> Option<i64> {
+        match self {
+            Values::Int(values) => values.get(row).copied().flatten(),
+            Values::Bytes(_) => None,
+        }
+    }
+
+    pub(crate) fn bytes(&self, row: usize) -> Option<&[u8]> {
+        match self {
+            Values::Bytes(values) => values.get(row)?.as_ref().map(ByteArray::data),
+            Values::Int(_) => None,
+        }
+    }
+
+    pub(crate) fn text(&self, row: usize) -> Option<&str> {
+        self.bytes(row).and_then(|bytes| str::from_utf8(bytes).ok())
+    }
+
+    /// A column without any value.
+    pub(crate) fn nulls(is_int: bool, rows: usize) -> Self {
+        if is_int { Values::Int(vec![None; rows]) } else { Values::Bytes(vec![None; rows]) }
+    }
+}
+
+impl Batch {
+    pub(crate) fn new(table: ArchivedTable) -> Self {
+        let empty = |column: &super::table::Column| Values::nulls(column.kind.is_int(), 0);
+        Batch { table, columns: table.columns().iter().map(empty).collect() }
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.columns.first().map_or(0, Values::len)
+    }
+
+    /// The rows in the order of the archive: by subject, then by time.
+    pub(crate) fn order(&self) -> Vec<usize> {
+        let keys = self.table.keys();
+        let (subject, time, key) =
+            (&self.columns[keys.subject], &self.columns[keys.time], &self.columns[keys.key]);
+        let compare = |a: &usize, b: &usize| -> Ordering {
+            let by_subject = subject.bytes(*a).cmp(&subject.bytes(*b));
+            let by_time = || time.int(*a).cmp(&time.int(*b));
+            let by_key = || (key.int(*a), key.bytes(*a)).cmp(&(key.int(*b), key.bytes(*b)));
+            by_subject.then_with(by_time).then_with(by_key)
+        };
+        let mut order: Vec<usize> = (0..self.rows()).collect();
+        order.sort_unstable_by(compare);
+        order
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        let keys = self.table.keys();
+        let mut totals = Totals { rows: self.rows() as u64, ..Totals::default() };
+        let mut encoded = Vec::with_capacity(256);
+        for row in 0..self.rows() {
+            encoded.clear();
+            self.encode(row, &mut encoded);
+            totals.checksum = totals.checksum.wrapping_add(xxh3_128(&encoded));
+            if let Some(time) = self.columns[keys.time].int(row) {
+                totals.include_time(time, time);
+            }
+        }
+        if let Some(Values::Int(counts)) = keys.count.map(|count| &self.columns[count]) {
+            totals.sum = counts.iter().flatten().fold(0, |sum, count| sum.wrapping_add(*count));
+        }
+        totals
+    }
+
+    /// The bytes of a row for its checksum. NULL adds nothing, so that a column added later does not change the checksums of
+    /// earlier files.
+    fn encode(&self, row: usize, out: &mut Vec<u8>) {
+        for (number, column) in (0_u8..).zip(&self.columns) {
+            if let Some(int) = column.int(row) {
+                out.push(number);
+                out.extend_from_slice(&int.to_le_bytes());
+            } else if let Some(bytes) = column.bytes(row) {
+                out.push(number);
+                out.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
+        }
+    }
+}
+
+impl Totals {
+    fn include_time(&mut self, oldest: i64, newest: i64) {
+        let (first, last) = self.times.unwrap_or((oldest, newest));
+        self.times = Some((first.min(oldest), last.max(newest)));
+    }
+
+    /// Adds the totals of other rows.
+    pub(crate) fn add(&mut self, other: &Totals) {
+        self.rows += other.rows;
+        self.sum = self.sum.wrapping_add(other.sum);
+        self.checksum = self.checksum.wrapping_add(other.checksum);
+        if let Some((oldest, newest)) = other.times {
+            self.include_time(oldest, newest);
+        }
+    }
+}
