@@ -42,7 +42,9 @@ impl Prune {
         let action = format!("delete {count} with records before {}, for good", format_micros(before));
         let list: Vec<Value> = files.iter().map(file_json).collect();
         if self.dry_run {
-            files.iter().for_each(|file| output.note(&file.file.to_string()));
+            for file in files {
+                output.note(&file.file.to_string());
+            }
             return Ok(output.result(|| json!({ "would_delete": list }), || format!("would {action}\n"))?);
         }
         if !self.confirm.confirmed(&action)? {
