@@ -40,6 +40,7 @@ macro_rules! pages {
 pages! {
     readme_runs => "README.md",
     api_page_runs => "docs/api.md",
+    archive_page_runs => "docs/archive.md",
     cli_page_runs => "docs/cli.md",
     configuration_page_runs => "docs/configuration.md",
     cookbook_page_runs => "docs/cookbook.md",
