@@ -7,7 +7,8 @@
 #   MARIADB_DATABASE   the database, with the name it had
 #   MARIADB_DEFAULTS   option file with user, password and host in [client], mode 0600
 #
-# TIME is UTC. Without it, all copied logs are applied.
+# TIME is UTC. Without it, all copied logs are applied. With binlog_format MIXED or STATEMENT, statements of a session with
+# another default database are not; nodes always have the right one.
 set -euo pipefail
 
 dump=$1 logs=${2:-} time=${3:-}

@@ -13,19 +13,20 @@ options+=(-h "${REDIS_HOST:-127.0.0.1}" -p "${REDIS_PORT:-6379}" --no-auth-warni
 redis() { redis-cli "${options[@]}" -e "$@"; }
 setting() { redis CONFIG GET "$1" | tail -n 1; }
 
-if [ "$(setting appendonly)" != yes ]; then
+appendonly=$(setting appendonly) percentage=$(setting auto-aof-rewrite-percentage)
+dir=$(setting dir) files=$(setting appenddirname)
+if [ "$appendonly" != yes ]; then
     echo "error: appendonly is off; use redis-rdb.sh" >&2
     exit 1
 fi
 mkdir -p "$folder"
 file=$folder/redis-aof-$(date -u +%Y%m%dT%H%M%SZ).tar.gz
-percentage=$(setting auto-aof-rewrite-percentage)
 # A rewrite replaces the files while they are copied.
 trap 'rm -f "$file.part"; redis CONFIG SET auto-aof-rewrite-percentage "$percentage" >/dev/null' EXIT
 redis CONFIG SET auto-aof-rewrite-percentage 0 >/dev/null
-while ! redis INFO persistence | grep -q '^aof_rewrite_in_progress:0'; do sleep 1; done
+while ! redis INFO persistence | grep '^aof_rewrite_in_progress:0' >/dev/null; do sleep 1; done
 # tar reports files that grow while it reads them with exit code 1; Redis ignores a last command that is incomplete.
-tar -czf "$file.part" -C "$(setting dir)" "$(setting appenddirname)" || [ $? -eq 1 ]
+tar -czf "$file.part" -C "$dir" "$files" || [ $? -eq 1 ]
 sync "$file.part"
 mv "$file.part" "$file"
 "$(dirname "$0")/upload.sh" "$file"

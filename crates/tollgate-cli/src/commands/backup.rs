@@ -25,7 +25,7 @@ server and counters on Redis are not included; the command lists everything
 that is not. Buckets use AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION
 and AWS_ENDPOINT_URL of the environment; AWS_ALLOW_HTTP=true permits http://.")]
 pub(crate) struct Backup {
-    /// Folder, or s3://BUCKET/PREFIX, that gets a folder for each backup
+    /// Folder, or `s3://BUCKET/PREFIX`, that gets a folder for each backup
     #[arg(long, value_name = "PLACE")]
     to: String,
     /// Include `admin.key`, the key secret, and a settings file with passwords

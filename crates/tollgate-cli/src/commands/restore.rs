@@ -23,7 +23,7 @@ Examples:
 Run it as the user of the node, while the node is stopped. Every file is
 compared with its checksum before the first one takes its place.")]
 pub(crate) struct Restore {
-    /// Backup: a folder, or s3://BUCKET/PREFIX/NAME
+    /// Backup: a folder, or `s3://BUCKET/PREFIX/NAME`
     #[arg(value_name = "BACKUP")]
     backup: String,
     /// Data directory to restore into: new or empty

@@ -126,7 +126,9 @@ impl PointInTime {
     /// What only the log of changes has.
     pub(crate) fn before_moment(&mut self, service: &Service, url: &str) {
         put_rule(service, "second", 5);
-        (0..scaled(20)).for_each(|number| put_quota(service, &format!("user-{number}"), 100));
+        for number in 0..scaled(20) {
+            put_quota(service, &format!("user-{number}"), 100);
+        }
         self.keys.push(create_key(service, "second"));
         service.check("bob", "/second");
         wait_until_logged(url, "bob", 1);

@@ -79,7 +79,9 @@ fn killed_backups_never_count() {
     let folder = TempDir::new().unwrap();
     let to = folder.path().to_str().unwrap();
     let service = Service::with_config("default_limit = 10\ndefault_window = 60\n");
-    (0..scaled(20)).for_each(|number| put_quota(&service, &format!("user-{number}"), 100));
+    for number in 0..scaled(20) {
+        put_quota(&service, &format!("user-{number}"), 100);
+    }
     let mut complete = Vec::new();
     for milliseconds in [0, 3, 6, 10, 15, 20, 30, 50, 100] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -94,9 +96,9 @@ fn killed_backups_never_count() {
             complete.push(name);
         }
         // Backups are named by the second, and an incomplete one is not replaced.
-        fs::read_dir(folder.path())
-            .unwrap()
-            .for_each(|entry| fs::remove_dir_all(entry.unwrap().path()).unwrap());
+        for entry in fs::read_dir(folder.path()).unwrap() {
+            fs::remove_dir_all(entry.unwrap().path()).unwrap();
+        }
     }
     assert!(complete.len() < 9, "no backup was killed in time");
 }

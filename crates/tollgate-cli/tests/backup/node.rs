@@ -36,7 +36,9 @@ pub(crate) fn wait_for_snapshot(service: &Service) {
 fn deployed() -> (Service, Key) {
     let service = Service::with_config(CONFIG);
     put_rule(&service, "search", 3);
-    (0..scaled(20)).for_each(|number| put_quota(&service, &format!("quota-{number}"), 100));
+    for number in 0..scaled(20) {
+        put_quota(&service, &format!("quota-{number}"), 100);
+    }
     let key = create_key(&service, "app");
     assert_eq!(key_state(&service, &key), "200");
     assert_eq!(admitted(&service, "alice", "/search", 4), 3);

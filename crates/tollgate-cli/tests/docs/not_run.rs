@@ -8,8 +8,16 @@ pub(crate) const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/backup.md", "find ", "deletes files"),
     ("docs/backup.md", "export BACKUP_FOLDER=/backup/redis", "needs Redis; the restore drills run it"),
     ("docs/backup.md", "# postgresql.conf", "is for PostgreSQL; the restore drills use it"),
-    ("docs/backup.md", "export BACKUP_FOLDER=/backup/postgres", "needs PostgreSQL; the restore drills run it"),
-    ("docs/backup.md", "/usr/share/tollgate/backup/postgres-restore.sh", "needs PostgreSQL; the restore drills run it"),
+    (
+        "docs/backup.md",
+        "export BACKUP_FOLDER=/backup/postgres",
+        "needs PostgreSQL; the restore drills run it",
+    ),
+    (
+        "docs/backup.md",
+        "/usr/share/tollgate/backup/postgres-restore.sh",
+        "needs PostgreSQL; the restore drills run it",
+    ),
     ("docs/backup.md", "export MARIADB_DEFAULTS", "needs MariaDB; the restore drills run it"),
     ("docs/cli.md", "url = ", "names another server"),
     ("docs/cli.md", "map $request_uri", "is for nginx"),

@@ -1,5 +1,6 @@
 //! The manifest: what a backup contains, written when everything else is complete.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
@@ -119,8 +120,10 @@ impl<W: Write> HashingWriter<W> {
 
     /// What was written, and the inner writer.
     pub(super) fn finish(self, name: &str) -> (BackupFile, W) {
-        let digest = self.hash.finalize();
-        let sha256 = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut sha256 = String::with_capacity(64);
+        for byte in self.hash.finalize() {
+            let _ = write!(sha256, "{byte:02x}"); // a string can always be written
+        }
         (BackupFile { name: name.to_owned(), bytes: self.bytes, sha256 }, self.inner)
     }
 }

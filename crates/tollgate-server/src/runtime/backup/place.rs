@@ -87,17 +87,22 @@ impl BackupPlace {
         }
     }
 
-    /// Writes the contents of a file of this backup, and compares them with the manifest.
-    pub(super) async fn fetch(&self, file: &BackupFile, to: impl io::Write) -> Result<(), BackupError> {
+    /// Writes the contents of a file of this backup, and compares them with the manifest. `path` is what errors name.
+    pub(super) async fn fetch(
+        &self,
+        file: &BackupFile,
+        to: impl io::Write,
+        path: &Path,
+    ) -> Result<(), BackupError> {
         let mut to = HashingWriter::new(to);
         match self {
-            BackupPlace::Folder(path) => {
-                let path = path.join(&file.name);
-                let mut from = match File::open(&path) {
+            BackupPlace::Folder(folder) => {
+                let source = folder.join(&file.name);
+                let mut from = match File::open(&source) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing(file)),
-                    opened => opened.map_err(in_file(&path))?,
+                    opened => opened.map_err(in_file(&source))?,
                 };
-                io::copy(&mut from, &mut to).map_err(in_file(&path))?;
+                io::copy(&mut from, &mut to).map_err(in_file(path))?;
             }
             BackupPlace::Bucket(settings) => {
                 match BackupBucket::open(settings)?.download(&file.name, &mut to).await {

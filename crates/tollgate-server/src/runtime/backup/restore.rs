@@ -40,7 +40,7 @@ pub struct Restored {
 pub async fn verify(place: &BackupPlace) -> Result<Manifest, BackupError> {
     let manifest = place.manifest().await?;
     for file in &manifest.files {
-        place.fetch(file, io::sink()).await?;
+        place.fetch(file, io::sink(), Path::new(&file.name)).await?;
     }
     Ok(manifest)
 }
@@ -92,7 +92,7 @@ async fn stage(
     for file in &manifest.files {
         let path = staging.join(&file.name);
         let to = private_file().create_new(true).write(true).open(&path).map_err(in_file(&path))?;
-        place.fetch(file, &to).await?;
+        place.fetch(file, &to, &path).await?;
         to.sync_all().map_err(in_file(&path))?;
     }
     if let Some(path) = &options.config_out {
