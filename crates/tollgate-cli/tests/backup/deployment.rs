@@ -104,7 +104,9 @@ pub(crate) fn logged(url: &str, user: &str) -> i64 {
 }
 
 pub(crate) fn wait_until_logged(url: &str, user: &str, count: i64) {
-    wait_for("the decision log", || (logged(url, user) == count).then_some(()));
+    // The table may not exist yet.
+    let found = || std::panic::catch_unwind(|| logged(url, user)).unwrap_or(0);
+    wait_for("the decision log", || (found() == count).then_some(()));
 }
 
 /// The changes around a moment that a database server is restored to.

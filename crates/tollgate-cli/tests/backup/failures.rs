@@ -40,7 +40,7 @@ fn assert_refused(backup: &Path, reason: &str) {
     let done = restore(backup.to_str().unwrap(), target.path(), &[], &[]);
     assert_eq!(done.code, 2, "{reason}");
     assert!(done.messages.contains(reason), "{reason}: {}", done.messages);
-    assert_eq!(snapshot(target.path()), [], "{reason}");
+    assert!(snapshot(target.path()).is_empty(), "{reason}");
     let verified = run(&["restore", backup.to_str().unwrap(), "--dry-run"], &[]);
     assert!(verified.code == 2 && verified.messages.contains(reason), "{}", verified.messages);
 }
@@ -120,15 +120,15 @@ fn wrong_credentials_leave_nothing_behind() {
         done.messages
     );
     assert!(!done.messages.contains("wrong-secret"), "{}", done.messages);
-    assert_eq!(snapshot(staging.path()), []);
+    assert!(snapshot(staging.path()).is_empty());
     let target = TempDir::new().unwrap();
     let done = restore("s3://backups/gate-1/20270131T120000Z", target.path(), &[], &environment);
     assert!(done.code == 2 && done.messages.contains("access denied"), "{}", done.messages);
-    assert_eq!(snapshot(target.path()), []);
+    assert!(snapshot(target.path()).is_empty());
     environment[1].1 = ObjectStoreServer::SECRET_ACCESS_KEY;
     let done = restore("s3://backups/gate-1/20270131T120000Z", target.path(), &[], &environment);
     assert!(done.code == 2 && done.messages.contains("has no manifest.json"), "{}", done.messages);
-    let done = run(&[&args[..2], &["s3://missing"], &args[3..]].concat(), &environment);
+    let done = run(&[&args[..2], &["s3://missing"][..], &args[3..]].concat(), &environment);
     assert!(done.code == 2 && done.messages.contains("NoSuchBucket"), "{}", done.messages);
 }
 
@@ -141,11 +141,11 @@ fn full_disk_leaves_no_backup_and_no_restore() {
     let done = run(&args.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     assert_eq!(done.code, 2);
     assert!(done.messages.contains("full") || done.messages.contains("No space left"), "{}", done.messages);
-    assert_eq!(snapshot(&disk.0), []);
+    assert!(snapshot(&disk.0).is_empty());
     let done = restore(place.to_str().unwrap(), &disk.0, &[], &[]);
     assert_eq!(done.code, 2);
     assert!(done.messages.contains("No space left"), "{}", done.messages);
-    assert_eq!(snapshot(&disk.0), []);
+    assert!(snapshot(&disk.0).is_empty());
     assert_eq!(rules(&service), ["search"]);
     drop(folder);
 }
@@ -157,8 +157,9 @@ fn data_directory_in_use_is_not_touched() {
     let place = place.to_str().unwrap();
     let data_dir = service.data_dir();
     let data_dir = data_dir.to_str().unwrap();
-    for more in [&[][..], &["--force"]] {
-        let done = run(&[&["restore", place, "--data-dir", data_dir], more].concat(), &[]);
+    let into = ["restore", place, "--data-dir", data_dir];
+    for more in [&[][..], &["--force"][..]] {
+        let done = run(&[&into[..], more].concat(), &[]);
         assert_eq!(done.code, 2);
         assert!(done.messages.contains("is in use by another process"), "{}", done.messages);
     }
@@ -166,7 +167,7 @@ fn data_directory_in_use_is_not_touched() {
     service.signal("-TERM");
     let (_, folder) = service.ended();
     let before = snapshot(Path::new(data_dir));
-    let done = run(&["restore", place, "--data-dir", data_dir], &[]);
+    let done = run(&into, &[]);
     assert!(
         done.code == 2 && done.messages.contains("pass --force to move its files aside"),
         "{}",
@@ -175,7 +176,7 @@ fn data_directory_in_use_is_not_touched() {
     assert_eq!(snapshot(Path::new(data_dir)), before);
     let config = folder.path().join("tollgate.toml");
     let out = ["--force", "--config-out", config.to_str().unwrap()];
-    let done = run(&[&["restore", place, "--data-dir", data_dir], &out[..]].concat(), &[]);
+    let done = run(&[&into[..], &out[..]].concat(), &[]);
     assert!(done.code == 2 && done.messages.contains("exists; choose another name"), "{}", done.messages);
     assert_eq!(snapshot(Path::new(data_dir)), before);
 
