@@ -198,7 +198,8 @@ fn find_secrets(value: &toml::Value, path: &mut PathBuf, found: &mut Vec<String>
         toml::Value::Array(values) => values.iter().for_each(|value| find_secrets(value, path, found)),
         toml::Value::String(text) => {
             let is_secret = path.file_name().is_some_and(|key| SECRET_KEYS.iter().any(|name| key == *name));
-            if is_secret || masked_url(text) != *text {
+            let has_password = text.contains("://") && masked_url(text) != *text;
+            if is_secret || has_password {
                 found.push(path.display().to_string().replace('/', "."));
             }
         }
