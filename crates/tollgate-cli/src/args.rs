@@ -3,6 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::audit::Audit;
+use crate::commands::backup::Backup;
 use crate::commands::completions::Completions;
 use crate::commands::doctor::Doctor;
 use crate::commands::explain::ExplainArgs;
@@ -13,6 +14,7 @@ use crate::commands::man::Man;
 use crate::commands::migrate::Migrate;
 use crate::commands::report::Report;
 use crate::commands::request_args::{RequestArgs, TargetArgs};
+use crate::commands::restore::Restore;
 use crate::commands::serve::SettingsFlags;
 use crate::commands::top::Top;
 use crate::commands::usage::UsageArgs;
@@ -96,6 +98,10 @@ Without --upstream the routes are those of [proxy] in the settings file.")]
     Doctor(Doctor),
     /// Update the database schema, as `serve` does at startup
     Migrate(Migrate),
+    /// Back up the settings and the data directory of a node, also while it runs
+    Backup(Backup),
+    /// Restore a backup into an empty data directory
+    Restore(Restore),
     /// Check a request against its limits and count it
     #[command(
         override_usage = "tollgate check [OPTIONS] --endpoint <ENDPOINT>\n       \

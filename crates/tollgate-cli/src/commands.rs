@@ -2,6 +2,7 @@
 
 pub(crate) mod archive;
 pub(crate) mod audit;
+pub(crate) mod backup;
 pub(crate) mod check;
 mod client_name;
 pub(crate) mod completions;
@@ -24,6 +25,7 @@ pub(crate) mod reload;
 pub(crate) mod report;
 pub(crate) mod request_args;
 pub(crate) mod reset;
+pub(crate) mod restore;
 pub(crate) mod rules;
 pub(crate) mod serve;
 pub(crate) mod status;

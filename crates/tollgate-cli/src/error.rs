@@ -5,6 +5,7 @@ use std::io;
 use serde_json::json;
 use tollgate::config::{Origin, Problem, Problems};
 use tollgate_server::config::settings::SettingsError;
+use tollgate_server::runtime::backup::BackupError;
 use tollgate_server::runtime::serve::ServeError;
 use tollgate_stores::archive::ArchiveError;
 use tollgate_stores::sql::DatabaseError;
@@ -40,6 +41,9 @@ pub(crate) enum CliError {
     /// The archive is unreachable, damaged, or in use by another process.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
+    /// A backup cannot be made or restored.
+    #[error(transparent)]
+    Backup(#[from] BackupError),
     /// The async runtime cannot start.
     #[error("cannot start the runtime: {0}")]
     Runtime(#[source] io::Error),
@@ -96,6 +100,7 @@ impl CliError {
             | CliError::Unconfirmed { .. }
             | CliError::InsecurePermissions { .. }
             | CliError::Client(ClientError::Tls(_))
+            | CliError::Backup(_)
             | CliError::Arguments(_) => "INVALID_INPUT",
             CliError::Conflict => "PRECONDITION_FAILED",
             CliError::Write(_)

@@ -58,6 +58,8 @@ fn run(
         Command::Gateway(gateway) => commands::gateway::run(gateway, output),
         Command::Init(init) => commands::init::run(init, output),
         Command::Doctor(doctor) => commands::doctor::run(doctor, output),
+        Command::Backup(backup) => commands::backup::run(backup, output),
+        Command::Restore(restore) => commands::restore::run(restore, output),
         Command::Migrate(migrate) => commands::migrate::run(migrate, output),
         Command::Check(request) => commands::check::run(request, &connect()?, output),
         Command::Status(request) => commands::status::run(request, &connect()?, output),

@@ -1,5 +1,6 @@
-//! The process: start, background tasks, data directory, clock, logging, shutdown.
+//! The process: start, background tasks, data directory, backup, clock, logging, shutdown.
 
+pub mod backup;
 pub mod clock;
 pub mod data_dir;
 pub mod doctor;

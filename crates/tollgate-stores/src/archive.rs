@@ -14,6 +14,7 @@ pub(crate) mod store;
 mod table;
 pub(crate) mod writer;
 
+pub(crate) use self::error::root_cause;
 pub use self::error::{ArchiveError, ArchiveSettingsError};
 pub use self::manifest::{ArchiveFile, ArchivedFile};
 pub use self::search::ArchiveSearch;

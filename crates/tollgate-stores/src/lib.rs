@@ -3,10 +3,12 @@
 //! - [`redis::RedisCounters`]: counters on Redis or Valkey. Each decision is one script call, so two nodes cannot both take the
 //!   last unit.
 //! - [`archive`]: records beyond their retention, as Parquet files in a folder or an object store.
+//! - [`backup`]: files of backups in a bucket.
 //! - [`counters::Counters`]: counters in memory or on Redis, as a node is configured.
 //! - [`sql::Database`]: the configuration and its audit log in SQLite, PostgreSQL, MySQL or MariaDB. No check waits for it.
 
 pub mod archive;
+pub mod backup;
 pub mod counters;
 pub mod redis;
 pub mod sql;

@@ -33,6 +33,7 @@ mod version;
 pub use self::audit::{AUDIT_COUNT_MAX, AuditEntry, AuditEvent, AuditFilter};
 pub use self::change::{AppliedChange, ItemChange, ItemEdit, ItemWrite, Precondition};
 pub use self::change_feed::Changes;
+pub use self::engine::sqlite::copy as copy_sqlite;
 pub use self::error::{DatabaseError, ValueError};
 pub use self::items::list::{ITEM_COUNT_MAX, ItemFilter};
 pub use self::items::{

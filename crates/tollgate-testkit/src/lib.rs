@@ -83,5 +83,6 @@ pub use recording_upstream::{RecordedRequest, RecordingUpstream};
 pub use redis::{RedisOptions, RedisServer};
 pub use resp::{Reply, RespClient};
 pub use sentinel::SentinelFleet;
+pub use sql_server::SqlInstance;
 pub use tls_proxy::TlsProxy;
 pub use web_server::WebServer;

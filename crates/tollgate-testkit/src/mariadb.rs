@@ -43,7 +43,10 @@ impl SqlEngine for MariaDb {
             mariadbd.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
             mariadbd.arg("--innodb-log-file-size=8M");
         }
-        mariadbd.args(["--skip-log-bin", "--pid-file=mariadb.pid"]);
+        if !instance.args.iter().any(|arg| arg.starts_with("--log-bin")) {
+            mariadbd.arg("--skip-log-bin");
+        }
+        mariadbd.arg("--pid-file=mariadb.pid").args(&instance.args);
         mariadbd.arg(format!("--port={}", instance.port));
         mariadbd.arg(format!("--socket={}", instance.path(SOCKET).display()));
         mariadbd

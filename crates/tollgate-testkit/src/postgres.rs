@@ -42,6 +42,7 @@ impl SqlEngine for Postgres {
                 postgres.args(["-c", setting]);
             }
         }
+        postgres.args(&instance.args);
         postgres
     }
 

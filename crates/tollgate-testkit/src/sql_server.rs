@@ -58,6 +58,8 @@ pub struct SqlInstance {
     pub(crate) port: u16,
     /// Whether a commit is on disk when it returns, with the default memory of the engine.
     pub(crate) is_durable: bool,
+    /// More arguments of the server.
+    pub(crate) args: Vec<String>,
     folder: PathBuf,
     owner: Option<(u32, u32)>,
     cleanup: Option<TempDir>,
@@ -76,7 +78,19 @@ pub struct SqlServer<E: SqlEngine> {
 impl<E: SqlEngine> SqlServer<E> {
     /// Starts a server in a new folder; returns when it accepts connections, after a few seconds.
     pub fn start() -> Self {
-        Self::start_in(SqlInstance::new(E::NAME))
+        Self::with(&[])
+    }
+
+    /// Starts a server with more arguments: `&["-c", "archive_mode=on"]`.
+    pub fn with(args: &[&str]) -> Self {
+        Self::start_in(SqlInstance::new(E::NAME).with_args(args))
+    }
+
+    /// Starts a server whose data folder is filled by `restore` instead of being new. It has the users of the backup.
+    pub fn from_backup(restore: impl FnOnce(&SqlInstance)) -> Self {
+        let instance = SqlInstance::new(E::NAME);
+        restore(&instance);
+        Self::run_in(instance)
     }
 
     /// Starts a server that calls `fsync` and has the default memory of its engine, for measurements.
@@ -86,15 +100,20 @@ impl<E: SqlEngine> SqlServer<E> {
 
     fn start_in(instance: SqlInstance) -> Self {
         E::init(&instance);
+        let server = Self::run_in(instance);
+        if let Some(sql) = E::init_sql() {
+            server.execute(E::DEFAULT_DATABASE, &sql);
+        }
+        server
+    }
+
+    fn run_in(instance: SqlInstance) -> Self {
         let (databases, process) = (AtomicU32::new(0), Mutex::new(None));
         let mut server = Self { engine: PhantomData, databases, process, instance };
         start_on_free_port(E::NAME, || {
             server.instance.port = free_port();
             server.run()
         });
-        if let Some(sql) = E::init_sql() {
-            server.execute(E::DEFAULT_DATABASE, &sql);
-        }
         server
     }
 
@@ -107,6 +126,11 @@ impl<E: SqlEngine> SqlServer<E> {
     /// Runs statements with the server's own client; returns their output, one line per row.
     pub fn execute(&self, database: &str, sql: &str) -> String {
         run_to_end(&mut E::client(&self.instance, database, sql))
+    }
+
+    /// The folder of the server and the user who owns it.
+    pub fn instance(&self) -> &SqlInstance {
+        &self.instance
     }
 
     /// The password in every URL.
@@ -201,7 +225,7 @@ impl SqlInstance {
     /// A server that another test process has started.
     pub(crate) fn at(folder: PathBuf, port: u16) -> Self {
         let is_root = fs::metadata("/proc/self").expect("/proc is mounted").uid() == 0;
-        Self { port, is_durable: false, folder, owner: is_root.then(nobody), cleanup: None }
+        Self { port, is_durable: false, args: Vec::new(), folder, owner: is_root.then(nobody), cleanup: None }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -212,7 +236,13 @@ impl SqlInstance {
         &self.folder
     }
 
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    fn with_args(mut self, args: &[&str]) -> Self {
+        self.args = args.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    /// A file or folder of the server. Its data is in `data`.
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
@@ -221,7 +251,7 @@ impl SqlInstance {
     }
 
     /// A command that runs in the folder as the user who owns it.
-    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.folder).env("HOME", &self.folder);
         if let Some((user, group)) = self.owner {

@@ -41,6 +41,7 @@ pages! {
     readme_runs => "README.md",
     api_page_runs => "docs/api.md",
     archive_page_runs => "docs/archive.md",
+    backup_page_runs => "docs/backup.md",
     cli_page_runs => "docs/cli.md",
     configuration_page_runs => "docs/configuration.md",
     cookbook_page_runs => "docs/cookbook.md",

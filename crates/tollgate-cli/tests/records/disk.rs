@@ -1,35 +1,14 @@
 //! A full disk: decisions continue, what is lost is counted, and recording resumes by itself.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 
 use tempfile::TempDir;
 
 use crate::accounting::config;
 use crate::harness::{Service, wait_for};
 use crate::load::checks;
+use crate::small_disk::SmallDisk;
 use crate::stored;
-
-/// A small file system of its own, unmounted on drop.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(path: PathBuf, size: &str) -> Self {
-        fs::create_dir_all(&path).unwrap();
-        let options = format!("size={size}");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tollgate"]).arg(&path).status();
-        assert!(mounted.unwrap().success(), "mounting a tmpfs needs root");
-        SmallDisk(path)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
 
 #[test]
 fn full_disk_drops_and_counts_until_there_is_room() {

@@ -15,6 +15,9 @@ mod harness;
 #[path = "../support/record_rows.rs"]
 mod record_rows;
 
+#[path = "../support/small_disk.rs"]
+mod small_disk;
+
 mod accounting;
 mod archive;
 mod crashes;

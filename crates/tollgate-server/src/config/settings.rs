@@ -39,6 +39,7 @@ pub use self::archive::ArchiveSection;
 pub use self::callers::CallerLimits;
 pub use self::client_ids::{ClientIdSettings, LoginEndpoint};
 pub use self::database::DatabaseSettings;
+pub(crate) use self::database::masked as masked_url;
 pub use self::environment::environment;
 pub use self::error::SettingsError;
 pub(crate) use self::file::FileStamp;

@@ -40,7 +40,7 @@ const FLEET_NODES: &str = "fleet.nodes";
 const KEY_SECRET: &str = "keys.secret";
 const CONFIGURATION: &str = "config.snap";
 const USAGE: &str = "usage.spool";
-const LOCK: &str = "lock";
+pub(crate) const LOCK: &str = "lock";
 /// Read at most: no key is longer.
 const KEY_BYTES_MAX: u64 = 4_096;
 const KEY_SECRET_BYTES_MIN: usize = 32;
@@ -357,7 +357,7 @@ fn generate_admin_key() -> io::Result<String> {
 }
 
 /// Options for a file with mode 0600.
-fn private_file() -> OpenOptions {
+pub(crate) fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(0o600);
     options

@@ -69,7 +69,7 @@ impl ArchiveError {
 }
 
 /// The message without the names of libraries in front of it.
-fn root_cause(error: &object_store::Error) -> String {
+pub(crate) fn root_cause(error: &object_store::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
         cause = source;

@@ -105,7 +105,7 @@ impl ArchiveSettings {
     }
 
     /// Opens the store. Creates a missing folder; does not connect to a bucket.
-    pub(super) fn open(&self) -> Result<Arc<dyn ObjectStore>, ArchiveError> {
+    pub(crate) fn open(&self) -> Result<Arc<dyn ObjectStore>, ArchiveError> {
         match &self.place {
             ArchivePlace::Folder(path) => {
                 let failed = |cause: object_store::Error| ArchiveError::Store {

@@ -8,7 +8,7 @@
 
 mod mysql;
 mod postgres;
-mod sqlite;
+pub(crate) mod sqlite;
 
 use std::fmt;
 use std::io;

@@ -1,7 +1,7 @@
 //! Location and timeouts of the database.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -137,6 +137,14 @@ impl SqlSettings {
             Options::Sqlite(_) => Engine::Sqlite,
             Options::Postgres(_) => Engine::Postgres,
             Options::MySql(_) => Engine::MySql,
+        }
+    }
+
+    /// The file of a SQLite database.
+    pub fn sqlite_file(&self) -> Option<&Path> {
+        match &self.options {
+            Options::Sqlite(path) => Some(path),
+            Options::Postgres(_) | Options::MySql(_) => None,
         }
     }
 

@@ -87,7 +87,7 @@ pub(super) fn url(value: &Value) -> Result<Secret, String> {
 }
 
 /// The URL without its password.
-pub(super) fn masked(url: &str) -> String {
+pub(crate) fn masked(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "***".to_owned() };
     // The credentials precede the path, and a password may contain an @.
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

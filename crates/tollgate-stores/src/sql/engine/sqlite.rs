@@ -16,6 +16,8 @@ use crate::sql::settings::SqlSettings;
 
 /// Pause between attempts while another process holds the lock.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// How long a copy waits for a process that switches the journal mode or recovers the file.
+const COPY_BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) async fn connect(
     settings: &SqlSettings,
@@ -41,6 +43,25 @@ pub(super) async fn connect(
         .max_connections(settings.connections_max)
         .acquire_timeout(settings.connect_timeout + settings.statement_timeout);
     Ok(pool.connect_lazy_with(options))
+}
+
+/// Writes a consistent copy of a database that other processes may be using. They read and write meanwhile.
+///
+/// # Errors
+/// When the database cannot be read, or the copy cannot be written.
+pub async fn copy(from: &Path, to: &Path) -> Result<(), DatabaseError> {
+    let database = format!("SQLite database {}", from.display());
+    let target = format!("SQLite database {}", to.display());
+    // The copy goes into the empty file, which has the right mode.
+    create_file(to).map_err(|cause| DatabaseError::File { database: target, cause })?;
+    let options = SqliteConnectOptions::new().filename(from).create_if_missing(false);
+    let options = options.busy_timeout(COPY_BUSY_TIMEOUT).disable_statement_logging();
+    let opened = connect_when_free(&options, COPY_BUSY_TIMEOUT).await;
+    let mut connection = opened.map_err(|cause| DatabaseError::from_connect(database, cause))?;
+    let copied = sqlx::query("VACUUM INTO ?").bind(to.to_string_lossy().into_owned());
+    copied.execute(&mut connection).await?;
+    connection.close().await?;
+    Ok(())
 }
 
 /// Connects, and retries while another process switches the journal mode: SQLite's busy timeout does not cover that.
