@@ -59,6 +59,12 @@ impl ObjectStoreServer {
         (self.port, self.process) = (port, Some(process));
     }
 
+    /// Renames a bucket with all its objects.
+    pub fn rename_bucket(&self, from: &str, to: &str) {
+        let buckets = self.folder.path().join("buckets");
+        fs::rename(buckets.join(from), buckets.join(to)).expect("the bucket can be renamed");
+    }
+
     /// Its URL.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)

@@ -106,7 +106,7 @@ impl Batch {
                 totals.include_time(time, time);
             }
         }
-        if let Some(Values::Int(counts)) = keys.count.map(|count| &self.columns[count]) {
+        if let Some(Values::Int(counts)) = keys.version.map(|(count, _)| &self.columns[count]) {
             totals.sum = counts.iter().flatten().fold(0, |sum, count| sum.wrapping_add(*count));
         }
         totals

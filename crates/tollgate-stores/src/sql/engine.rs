@@ -14,6 +14,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::TryStreamExt as _;
 use sqlx::mysql::{MySql, MySqlPool, MySqlRow};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgPool, PgRow, Postgres};
@@ -201,6 +203,15 @@ impl Transaction {
             copy.send(input).await?;
             copy.finish().await.map(drop)
         };
+        Ok(with_deadline(self.deadline, copied).await?)
+    }
+
+    /// Runs a `COPY … TO STDOUT` of PostgreSQL; returns its messages. Other engines do not have it.
+    pub(super) async fn copy_out(&mut self, statement: &str) -> Result<Vec<Bytes>, DatabaseError> {
+        let Connection::Postgres(on) = &mut self.connection else {
+            return Err(sqlx::Error::Protocol("only PostgreSQL has COPY".to_owned()).into());
+        };
+        let copied = async { on.copy_out_raw(statement).await?.try_collect().await };
         Ok(with_deadline(self.deadline, copied).await?)
     }
 

@@ -1,5 +1,7 @@
 //! A query with the expressions in which the engines differ: times, sums, and text on MySQL.
 
+use bytes::Bytes;
+
 use crate::sql::engine::{Row, Transaction, to_i64};
 use crate::sql::error::DatabaseError;
 use crate::sql::query::{Query, Value};
@@ -32,6 +34,15 @@ impl<'a> Statement<'a> {
         transaction: &mut Transaction,
     ) -> Result<Vec<Row>, DatabaseError> {
         transaction.rows(&self.query).await
+    }
+
+    /// The result of a query of PostgreSQL in the binary format of `COPY`. It must not have texts as values.
+    pub(in crate::sql::records) async fn copy_out(
+        &self,
+        transaction: &mut Transaction,
+    ) -> Result<Vec<Bytes>, DatabaseError> {
+        let query = self.query.with_literals()?;
+        transaction.copy_out(&format!("COPY ({query}) TO STDOUT (FORMAT BINARY)")).await
     }
 
     pub(in crate::sql::records) fn push(&mut self, text: &'static str) -> &mut Self {
