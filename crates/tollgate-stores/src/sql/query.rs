@@ -132,7 +132,9 @@ impl<'a> Query<'a> {
                 }
                 Value::Bytes(Some(bytes)) => {
                     text.push_str("'\\x");
-                    bytes.iter().for_each(|byte| drop(write!(text, "{byte:02x}")));
+                    for byte in bytes.iter() {
+                        let _ = write!(text, "{byte:02x}");
+                    }
                     text.push_str("'::BYTEA");
                 }
                 _ => return Err(DatabaseError::Corrupt { what: "a literal" }),

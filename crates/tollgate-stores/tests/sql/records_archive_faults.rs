@@ -143,7 +143,7 @@ async fn archive_in_use_names_its_user() {
     let handle = tokio::runtime::Handle::current();
     let mut message = String::new();
     let mut report = |_: &ArchiveStep| {
-        let other = database.archive(&to.archive, "node-b", LATER, &RETENTION, &mut |_| {});
+        let other = async { database.archive(&to.archive, "node-b", LATER, &RETENTION, &mut |_| {}).await };
         message = tokio::task::block_in_place(|| handle.block_on(other)).unwrap_err().to_string();
     };
     database.archive(&to.archive, "node-a", LATER, &RETENTION, &mut report).await.unwrap();

@@ -72,9 +72,9 @@ async fn into_own(opened: &OpenArchive, files: &[ArchivedFile], output: &Output)
     let database = opened.database().await?;
     let (name, mut rows, mut progress) = (process_name(), 0, Progress::new(output));
     for file in files {
-        let mut report = report(file, &mut progress);
-        rows += database.restore_here(&opened.archive, file, &name, &mut report).await?;
-        drop(report);
+        let restored =
+            database.restore_here(&opened.archive, file, &name, &mut report(file, &mut progress)).await;
+        rows += restored?;
         note(file, &mut progress);
     }
     database.close().await;
