@@ -19,13 +19,13 @@ pub const RETENTION: Retention = Retention {
 /// When the month is beyond its retention.
 pub const EXPIRED_MICROS: u64 = START_MICROS + 130 * 86_400_000_000;
 
-/// Of ten visits of a client, seven are bursts of refusals, a second apart on average, and three are single requests that were
-/// admitted and sampled: 24 rows. The client is drawn from 100,000 by a power law: the busiest has 2 % of the visits, the
-/// first hundredth 22 %.
+/// Of ten visits of a client, seven are bursts of 1 to 40 refusals, eleven on average and a second apart, and three are single
+/// requests that were admitted and sampled. The client is drawn from 20,000 by a power law: the busiest has 4 % of the visits,
+/// the first hundredth 22 %.
 const FILL: &str = "
     WITH visits AS (
-        SELECT visit, visit % 10 < 3 AS is_admitted, CASE WHEN visit % 10 < 3 THEN 1 ELSE 3 END AS length,
-            floor(100000 * power(random(), 3))::INT AS client, floor(200 * power(random(), 2))::INT AS route,
+        SELECT visit, visit % 10 < 3 AS is_admitted, CASE WHEN visit % 10 < 3 THEN 1 ELSE 1 + floor(40 * power(random(), 3))::INT END AS length,
+            floor(20000 * power(random(), 3))::INT AS client, floor(200 * power(random(), 2))::INT AS route,
             random() AS chance, floor(random() * 4)::INT AS node,
             to_timestamp($start) + visit * (INTERVAL '30 days' / $visits) AS started
         FROM generate_series(0, $visits - 1) AS visit
@@ -69,8 +69,8 @@ pub fn fill(
         records.close().await;
         anyhow::Ok(())
     })?;
-    // 24 rows of ten visits.
-    let visits = rows / 24 * 10 + 10;
+    // A little more than needed: ten visits have 77 rows on average.
+    let visits = rows / 75 * 10 + 100;
     let sql = FILL
         .replace("$rows", &rows.to_string())
         .replace("$visits", &visits.to_string())

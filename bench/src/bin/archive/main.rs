@@ -11,6 +11,10 @@ use tollgate_bench::machine::{disk_folder, pin_to};
 use tollgate_bench::report::Targets;
 use tollgate_testkit::PostgresServer;
 
+/// As the server has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// PostgreSQL runs on one core, tollgate on the other.
 const SERVER_CORE: usize = 1;
 const ARCHIVE_CORE: usize = 0;
@@ -41,7 +45,11 @@ fn main() -> Result<()> {
         done.print();
         let bytes = done.bytes as f64 / done.rows as f64;
         if has_request_ids {
-            targets.at_least("rows archived per second of tollgate's CPU", done.per_cpu_sec(), ROWS_PER_CPU_SEC_MIN);
+            targets.at_least(
+                "rows archived per second of tollgate's CPU",
+                done.per_cpu_sec(),
+                ROWS_PER_CPU_SEC_MIN,
+            );
             targets.at_most("bytes per row", bytes, BYTES_MAX);
             query::run(folder.path(), &expected)?;
         } else {

@@ -16,7 +16,10 @@ pub(crate) struct Progress<'a> {
 impl<'a> Progress<'a> {
     pub(crate) fn new(output: &'a Output) -> Self {
         let is_shown = io::stderr().is_terminal() && !output.json();
-        Progress { output, bar: is_shown.then(|| ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())) }
+        Progress {
+            output,
+            bar: is_shown.then(|| ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr())),
+        }
     }
 
     /// Shows how much of a step is done.

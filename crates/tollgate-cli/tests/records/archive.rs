@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use tempfile::TempDir;
 use tollgate_stores::sql::records::DecisionKind;
 
 use crate::harness::{Service, wait_for};
@@ -27,6 +28,15 @@ fn archive_config(folder: &Path) -> String {
     format!("[records.archive]\nurl = \"file://{}\"\n", folder.join("archive").display())
 }
 
+/// A folder with a settings file and a data directory, whose rows are all beyond their retention.
+fn with_old_rows() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("data")).unwrap();
+    std::fs::write(folder.path().join("tollgate.toml"), archive_config(folder.path())).unwrap();
+    store_old_rows(&folder.path().join("data"));
+    folder
+}
+
 /// Runs a command with the settings of a folder; returns its exit code, its JSON and its messages.
 fn run(folder: &Path, args: &[&str]) -> (i32, Value, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -39,11 +49,8 @@ fn run(folder: &Path, args: &[&str]) -> (i32, Value, String) {
 
 #[test]
 fn archive_is_run_searched_restored_and_pruned() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = with_old_rows();
     let (path, data_dir) = (folder.path(), folder.path().join("data"));
-    std::fs::create_dir(&data_dir).unwrap();
-    std::fs::write(path.join("tollgate.toml"), archive_config(path)).unwrap();
-    store_old_rows(&data_dir);
     let database = format!("sqlite://{}", data_dir.join("records.db").display());
     let logged = "SELECT COUNT(*) FROM rate_limit_audit_logs";
 
@@ -103,11 +110,8 @@ fn run_and_kill(folder: &Path, lines: usize) -> bool {
 
 #[test]
 fn archive_killed_after_every_line_loses_nothing() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = with_old_rows();
     let (path, data_dir) = (folder.path(), folder.path().join("data"));
-    std::fs::create_dir(&data_dir).unwrap();
-    std::fs::write(path.join("tollgate.toml"), archive_config(path)).unwrap();
-    store_old_rows(&data_dir);
     let database = format!("sqlite://{}", data_dir.join("records.db").display());
     // Hours and days are computed before the archive runs.
     let other = format!("sqlite://{}", path.join("other.db").display());
@@ -132,15 +136,13 @@ fn archive_killed_after_every_line_loses_nothing() {
 
 #[test]
 fn progress_is_a_bar_on_a_terminal() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = with_old_rows();
     let (path, data_dir) = (folder.path(), folder.path().join("data"));
-    std::fs::create_dir(&data_dir).unwrap();
-    std::fs::write(path.join("tollgate.toml"), archive_config(path)).unwrap();
-    store_old_rows(&data_dir);
     for subcommand in ["run", "verify"] {
         let program = env!("CARGO_BIN_EXE_tollgate");
         let (config, data) = (path.join("tollgate.toml"), data_dir.display());
-        let command = format!("{program} archive {subcommand} --config {} --data-dir {data}", config.display());
+        let command =
+            format!("{program} archive {subcommand} --config {} --data-dir {data}", config.display());
         let mut script = Command::new("script");
         script.args(["-qec", &command, "/dev/null"]).env("TERM", "xterm").env_remove("NO_COLOR");
         let output = script.output().unwrap();
@@ -152,11 +154,8 @@ fn progress_is_a_bar_on_a_terminal() {
 
 #[test]
 fn damaged_file_is_named_by_verify() {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, data_dir) = (folder.path(), folder.path().join("data"));
-    std::fs::create_dir(&data_dir).unwrap();
-    std::fs::write(path.join("tollgate.toml"), archive_config(path)).unwrap();
-    store_old_rows(&data_dir);
+    let folder = with_old_rows();
+    let path = folder.path();
     assert_eq!(run(path, &["archive", "run"]).0, 0);
     let list = run(path, &["archive", "list", "--table", "rate_limit_audit_logs"]).1;
     let file = list["files"][0]["file"].as_str().unwrap().to_owned();

@@ -35,7 +35,7 @@ pub(crate) enum Packing {
     Dictionary,
     /// For numbers that are close to each other.
     Delta,
-    /// For texts that never repeat.
+    /// For values that never repeat and jump, such as ids.
     Plain,
 }
 
@@ -186,7 +186,10 @@ mod tests {
     fn key_columns_have_their_names() {
         for (table, names) in [
             (ArchivedTable::Log, ["timestamp", "log_id", "identifier", "", ""]),
-            (ArchivedTable::Windows, ["window_start", "key_hash", "identifier", "request_count", "created_at"]),
+            (
+                ArchivedTable::Windows,
+                ["window_start", "key_hash", "identifier", "request_count", "created_at"],
+            ),
             (ArchivedTable::Rollups, ["timestamp", "key_hash", "endpoint", "total_requests", "created_at"]),
         ] {
             let (columns, keys) = (table.columns(), table.keys());

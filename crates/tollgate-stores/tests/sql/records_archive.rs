@@ -233,9 +233,11 @@ pub(crate) async fn restore_overwrites_no_late_window(empty: TestDatabase) {
     }
     let counts = "SELECT COUNT(*) FROM rate_limit_records WHERE request_count = 1000";
     assert_eq!(empty.client().await.number(counts).await, 1);
-    // Nor does the next run remove it without a copy.
-    database.maintain("node-a", LATER, &RETENTION).await.unwrap();
-    assert_eq!(run(&database, &to.archive).await.unwrap().rows, 1);
+    // Nor does the next run remove it without a copy. On MySQL it is in the oldest partition that is left, which expires later.
+    let later = LATER + 200 * DAY;
+    database.maintain("node-a", later, &RETENTION).await.unwrap();
+    let done = database.archive(&to.archive, "node-a", later, &RETENTION, &mut |_| {}).await.unwrap();
+    assert_eq!(done.rows, 1);
     assert!(dump(&empty).await.is_empty());
 }
 

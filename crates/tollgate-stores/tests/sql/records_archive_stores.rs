@@ -82,15 +82,17 @@ async fn bucket_gone_mid_way_loses_nothing() {
     let database = filled(&empty).await;
     let original = dump(&empty).await;
     let archive = Archive::open(&bucket(&server, ObjectStoreServer::SECRET_ACCESS_KEY)).unwrap();
-    for gone_after in ["Written", "ReadBack", "Verified", "Deleted"] {
+    for gone_after in ["Written", "Verified"] {
+        let mut is_there = true;
         let mut report = |step: &ArchiveStep| {
-            if format!("{step:?}").starts_with(gone_after) {
-                server.rename_bucket("records", "copy");
+            if is_there && format!("{step:?}").starts_with(gone_after) {
+                server.take_bucket_away("records");
+                is_there = false;
             }
         };
         let error = database.archive(&archive, "node-a", LATER, &RETENTION, &mut report).await.unwrap_err();
-        assert!(error.to_string().contains("NoSuchBucket"), "{gone_after}: {error}");
-        server.rename_bucket("copy", "records");
+        assert!(matches!(error, ArchiveError::Store { .. }), "{gone_after}: {error}");
+        server.bring_bucket_back("records");
     }
     run(&database, &archive).await.unwrap();
     assert!(dump(&empty).await.is_empty());
@@ -174,7 +176,7 @@ async fn files_of_other_versions_are_restored() {
         let file = file.display();
         duckdb(&format!(
             "duckdb.sql(\"COPY (SELECT {columns} FROM read_parquet('{file}', hive_partitioning = false)) \
-             TO '{file}.new' (FORMAT parquet)\")\n\
+             TO '{file}.new' (FORMAT parquet, COMPRESSION zstd)\")\n\
              import os\n\
              os.rename('{file}.new', '{file}')\n"
         ));
@@ -185,7 +187,7 @@ async fn files_of_other_versions_are_restored() {
     assert_eq!(restored(&to.archive, &TestDatabase::sqlite()).await, original);
     let rows = duckdb(&format!(
         "print(duckdb.sql(\"SELECT count(*), count(api_key_id), sum(added_later) > 0 FROM \
-         read_parquet('{}/table=rate_limit_audit_logs/*/*.parquet', union_by_name = true)\").fetchone())",
+         read_parquet('{}/table=rate_limit_audit_logs/*/*.parquet', union_by_name = true)\").fetchall()[0])",
         to.folder.path().display()
     ));
     assert_eq!(rows.trim(), "(300, 0, True)");

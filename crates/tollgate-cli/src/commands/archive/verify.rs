@@ -24,7 +24,8 @@ impl Verify {
             let (mut damaged, mut progress) = (Vec::new(), Progress::new(output));
             for file in &files {
                 let name = file.file.to_string();
-                let mut report = |rows: u64| progress.advance(&format!("{name}: {rows} rows"), rows, file.rows);
+                let mut report =
+                    |rows: u64| progress.advance(&format!("{name}: {rows} rows"), rows, file.rows);
                 match opened.archive.verify(file, &mut report).await {
                     Ok(()) => progress.line(&format!("{name}: complete, {} rows", file.rows)),
                     Err(error) => {

@@ -19,7 +19,7 @@ impl Random {
         (mixed ^ (mixed >> 31)) % bound
     }
 
-    /// By a power law: of 100,000 clients, the first has 2 % and the first hundredth 22 %.
+    /// By a power law: of 20,000 clients, the first has 4 % and the first hundredth 22 %.
     fn skewed(&mut self, bound: u64) -> u64 {
         let cube = u128::from(self.below(1 << 20)).pow(3);
         u64::try_from((cube * u128::from(bound)) >> 60).unwrap()
@@ -37,6 +37,7 @@ impl Random {
 /// A visit of a client: refusals in a burst, or one request that was admitted and sampled.
 struct Visit {
     client: u64,
+    node: u8,
     ip: String,
     route: u64,
     is_allowed: bool,
@@ -45,14 +46,15 @@ struct Visit {
 
 impl Visit {
     fn new(random: &mut Random) -> Self {
-        let (client, from) = (random.skewed(100_000), random.below(3));
+        let (client, from) = (random.skewed(20_000), random.below(3));
         let ip = if client % 8 == 0 {
             format!("2001:db8:{:x}::{from}", client % 65_536)
         } else {
             format!("{}.{}.{}.{from}", client % 223 + 1, client / 256 % 256, client % 256)
         };
         let (route, is_allowed) = (random.skewed(200), random.below(10) < 3);
-        Visit { client, ip, route, is_allowed, retry: 1 + random.signed(60) }
+        let node = u8::try_from(random.below(4)).unwrap();
+        Visit { client, node, ip, route, is_allowed, retry: 1 + random.signed(60) }
     }
 
     /// The integers and texts of a request of this visit, in the order of the columns.
@@ -79,14 +81,14 @@ impl Visit {
             Some(format!("rule-{}", self.route % 15)),
             Some(if is_allowed { "allowed" } else { "throttled" }.to_owned()),
             Some("eu-west-1".to_owned()),
-            Some(format!("node-{}", self.client % 4)),
+            Some(format!("node-{}", self.node)),
             has_request_id.then(|| format!("req_{}", random.hex(16))),
         ];
         (ints, texts)
     }
 }
 
-/// Some minutes of the decision log of four nodes: 300 visits at once, of 100,000 clients in 50 tenants.
+/// Some minutes of the decision log of four nodes: 300 visits at once, of 20,000 clients in 50 tenants.
 fn busy_log(rows: usize, has_request_ids: bool) -> Batch {
     let mut random = Random(1);
     let mut visits: Vec<Visit> = (0..300).map(|_| Visit::new(&mut random)).collect();
@@ -96,7 +98,7 @@ fn busy_log(rows: usize, has_request_ids: bool) -> Batch {
         time += random.signed(6_000);
         let place = usize::try_from(random.below(300)).unwrap();
         let visit = &visits[place];
-        let node = usize::try_from(visit.client % 4).unwrap();
+        let node = usize::from(visit.node);
         numbers[node] += 1;
         let log_id = (1 + i64::try_from(node).unwrap()) * (1 << 40) + numbers[node];
         let (ints, texts) = visit.request(&mut random, has_request_ids);
@@ -110,8 +112,8 @@ fn busy_log(rows: usize, has_request_ids: bool) -> Batch {
                 }
             }
         }
-        // Bursts of three refusals on average.
-        if visits[place].is_allowed || random.below(3) == 0 {
+        // Bursts of eleven refusals on average.
+        if visits[place].is_allowed || random.below(11) == 0 {
             visits[place] = Visit::new(&mut random);
         }
     }

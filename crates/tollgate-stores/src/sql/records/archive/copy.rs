@@ -1,5 +1,7 @@
 //! Decodes rows in the binary format of PostgreSQL's `COPY … TO STDOUT`, which takes a fraction of the time of a query.
 
+use std::ops::Range;
+
 use bytes::{Buf as _, Bytes};
 use parquet::data_type::ByteArray;
 
@@ -13,43 +15,81 @@ const HEADER_BYTES: usize = SIGNATURE.len() + 8;
 /// Microseconds from 1970 to 2000, from where PostgreSQL counts.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
+/// The fields of a column of one `COPY`. Texts are copied next to each other: the encoder goes through one column after the other.
+#[derive(Default)]
+struct Fields {
+    ints: Vec<Option<i64>>,
+    bytes: Vec<u8>,
+    places: Vec<Option<Range<usize>>>,
+}
+
+impl Fields {
+    /// `None` if an integer is invalid.
+    fn push(&mut self, kind: ColumnKind, field: Option<&[u8]>) -> Option<()> {
+        if kind.is_int() {
+            let epoch = if kind == ColumnKind::Time { EPOCH_MICROS } else { 0 };
+            self.ints.push(match field {
+                Some(field) => Some(int(field)?.checked_add(epoch)?),
+                None => None,
+            });
+        } else {
+            self.places.push(field.map(|field| {
+                let start = self.bytes.len();
+                self.bytes.extend_from_slice(field);
+                start..self.bytes.len()
+            }));
+        }
+        Some(())
+    }
+
+    fn append_to(self, values: &mut Values) {
+        match values {
+            Values::Int(values) => values.extend(self.ints),
+            Values::Bytes(values) => {
+                let bytes = Bytes::from(self.bytes);
+                let field = |place: Range<usize>| ByteArray::from(bytes.slice(place));
+                values.extend(self.places.into_iter().map(|place| place.map(field)));
+            }
+        }
+    }
+}
+
 /// Appends the rows of all messages of one `COPY`. Returns how many.
 pub(super) fn append(
     table: ArchivedTable,
-    messages: Vec<Bytes>,
+    messages: &[Bytes],
     batch: &mut Batch,
 ) -> Result<usize, DatabaseError> {
+    let invalid = || DatabaseError::Corrupt { what: table.as_str() };
     let before = batch.rows();
-    for (number, mut message) in messages.into_iter().enumerate() {
+    let mut columns: Vec<(ColumnKind, Fields)> =
+        table.columns().iter().map(|column| (column.kind, Fields::default())).collect();
+    for (number, message) in messages.iter().enumerate() {
+        let mut message: &[u8] = message;
         if number == 0 {
-            let is_header = message.starts_with(SIGNATURE) && message.len() >= HEADER_BYTES;
-            is_header.then(|| message.advance(HEADER_BYTES)).ok_or_else(|| invalid(table))?;
+            let header = message.split_off(..HEADER_BYTES).ok_or_else(invalid)?;
+            header.starts_with(SIGNATURE).then_some(()).ok_or_else(invalid)?;
         }
         // The last message has a count of -1.
         while message.remaining() >= 2 && message.get_i16() >= 0 {
-            append_row(table, &mut message, batch).ok_or_else(|| invalid(table))?;
+            read_row(&mut message, &mut columns).ok_or_else(invalid)?;
         }
+    }
+    for ((_, fields), values) in columns.into_iter().zip(&mut batch.columns) {
+        fields.append_to(values);
     }
     Ok(batch.rows() - before)
 }
 
-/// `None` if the message does not have the columns of the table.
-fn append_row(table: ArchivedTable, message: &mut Bytes, batch: &mut Batch) -> Option<()> {
-    for (column, values) in table.columns().iter().zip(&mut batch.columns) {
+/// `None` if the message does not have these columns.
+fn read_row(message: &mut &[u8], columns: &mut [(ColumnKind, Fields)]) -> Option<()> {
+    for (kind, fields) in columns {
         let length = message.try_get_i32().ok()?;
         let field = match usize::try_from(length) {
-            Ok(length) if length <= message.len() => Some(message.split_to(length)),
-            Ok(_) => return None,
+            Ok(length) => Some(message.split_off(..length)?),
             Err(_) => None,
         };
-        match values {
-            Values::Int(values) => values.push(match field {
-                Some(field) if column.kind == ColumnKind::Time => Some(int(&field)? + EPOCH_MICROS),
-                Some(field) => Some(int(&field)?),
-                None => None,
-            }),
-            Values::Bytes(values) => values.push(field.map(ByteArray::from)),
-        }
+        fields.push(*kind, field)?;
     }
     Some(())
 }
@@ -64,10 +104,6 @@ fn int(field: &[u8]) -> Option<i64> {
     })
 }
 
-fn invalid(table: ArchivedTable) -> DatabaseError {
-    DatabaseError::Corrupt { what: table.as_str() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,9 +113,9 @@ mod tests {
         let mut batch = Batch::new(ArchivedTable::Log);
         let header = [SIGNATURE, &[0; 8]].concat();
         let ended = [&*header, &[0xff, 0xff]].concat();
-        assert_eq!(append(ArchivedTable::Log, vec![ended.into()], &mut batch).unwrap(), 0);
+        assert_eq!(append(ArchivedTable::Log, &[ended.into()], &mut batch).unwrap(), 0);
         for message in [b"PGCOPY".to_vec(), [&*header, &[0, 23, 0, 0, 0, 8, 1]].concat(), vec![0; 40]] {
-            assert!(append(ArchivedTable::Log, vec![message.into()], &mut batch).is_err());
+            assert!(append(ArchivedTable::Log, &[message.into()], &mut batch).is_err());
         }
     }
 

@@ -86,7 +86,10 @@ async fn extend(
 /// The holder, and whether its time is over.
 async fn current(transaction: &mut Transaction) -> Result<(String, bool), DatabaseError> {
     let mut select = Query::new("SELECT holder, expires_at_micros - ");
-    select.push(database_now(transaction.engine())).push(" FROM record_maintenance WHERE name = ").bind(LEASE);
+    select
+        .push(database_now(transaction.engine()))
+        .push(" FROM record_maintenance WHERE name = ")
+        .bind(LEASE);
     let row = transaction.row(&select).await?.ok_or(DatabaseError::Corrupt { what: WHAT })?;
     Ok((row.text(0, WHAT)?, row.int(1)? < 0))
 }

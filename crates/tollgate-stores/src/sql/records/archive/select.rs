@@ -75,7 +75,7 @@ impl TimeRange {
         let page_rows = if engine == Engine::Postgres { COPIED_ROWS } else { PAGE_ROWS };
         let statement = self.select_page(engine, after, page_rows)?;
         let rows = if engine == Engine::Postgres {
-            copy::append(self.table, statement.copy_out(&mut transaction).await?, batch)?
+            copy::append(self.table, &statement.copy_out(&mut transaction).await?, batch)?
         } else {
             let rows = statement.rows(&mut transaction).await?;
             rows.iter().try_for_each(|row| append(self.table, row, batch))?;
