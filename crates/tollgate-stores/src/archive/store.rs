@@ -38,7 +38,7 @@ pub(crate) struct Upload {
 
 impl ArchiveStore {
     pub(crate) fn open(settings: &ArchiveSettings) -> Result<Self, ArchiveError> {
-        Ok(ArchiveStore { store: settings.open()?, name: settings.place.to_string().into() })
+        Ok(ArchiveStore { store: settings.open()?, name: settings.name().into() })
     }
 
     pub(crate) async fn size(&self, path: &Path) -> Result<u64, ArchiveError> {

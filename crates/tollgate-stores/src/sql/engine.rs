@@ -14,7 +14,6 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::TryStreamExt as _;
 use sqlx::mysql::{MySql, MySqlPool, MySqlRow};
 use sqlx::pool::PoolConnection;
@@ -206,13 +205,25 @@ impl Transaction {
         Ok(with_deadline(self.deadline, copied).await?)
     }
 
-    /// Runs a `COPY … TO STDOUT` of PostgreSQL; returns its messages. Other engines do not have it.
-    pub(super) async fn copy_out(&mut self, statement: &str) -> Result<Vec<Bytes>, DatabaseError> {
+    /// Runs a `COPY … TO STDOUT` of PostgreSQL; passes on its messages as they arrive. Other engines do not have it.
+    pub(super) async fn copy_out(
+        &mut self,
+        statement: &str,
+        read: &mut (dyn FnMut(&[u8]) -> Result<(), DatabaseError> + Send),
+    ) -> Result<(), DatabaseError> {
         let Connection::Postgres(on) = &mut self.connection else {
             return Err(sqlx::Error::Protocol("only PostgreSQL has COPY".to_owned()).into());
         };
-        let copied = async { on.copy_out_raw(statement).await?.try_collect().await };
-        Ok(with_deadline(self.deadline, copied).await?)
+        let copied = async {
+            let mut messages = on.copy_out_raw(statement).await?;
+            while let Some(message) = messages.try_next().await? {
+                if let Err(error) = read(&message) {
+                    return Ok(Err(error));
+                }
+            }
+            Ok(Ok(()))
+        };
+        with_deadline(self.deadline, copied).await?
     }
 
     /// Runs a query; returns all rows.

@@ -1,10 +1,9 @@
 //! Decodes rows in the binary format of PostgreSQL's `COPY … TO STDOUT`, which takes a fraction of the time of a query.
 
-use std::ops::Range;
-
 use bytes::{Buf as _, Bytes};
 use parquet::data_type::ByteArray;
 
+use super::select::COPIED_ROWS;
 use crate::archive::batch::{Batch, Values};
 use crate::archive::{ArchivedTable, ColumnKind};
 use crate::sql::error::DatabaseError;
@@ -15,15 +14,77 @@ const HEADER_BYTES: usize = SIGNATURE.len() + 8;
 /// Microseconds from 1970 to 2000, from where PostgreSQL counts.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
-/// The fields of a column of one `COPY`. Texts are copied next to each other: the encoder goes through one column after the other.
-#[derive(Default)]
+/// Collects the rows of one `COPY`.
+pub(super) struct CopyReader {
+    table: ArchivedTable,
+    columns: Vec<(ColumnKind, Fields)>,
+    has_header: bool,
+    rows: usize,
+}
+
+/// The fields of a column. Texts are copied next to each other: the encoder goes through one column after the other.
 struct Fields {
     ints: Vec<Option<i64>>,
     bytes: Vec<u8>,
-    places: Vec<Option<Range<usize>>>,
+    /// Where each text ends in `bytes`. The next one starts there.
+    ends: Vec<Option<usize>>,
+}
+
+impl CopyReader {
+    pub(super) fn new(table: ArchivedTable) -> Self {
+        let columns = table.columns().iter().map(|column| (column.kind, Fields::new(column.kind)));
+        CopyReader { table, columns: columns.collect(), has_header: false, rows: 0 }
+    }
+
+    /// Reads a message, which has whole rows.
+    pub(super) fn read(&mut self, mut message: &[u8]) -> Result<(), DatabaseError> {
+        let invalid = DatabaseError::Corrupt { what: self.table.as_str() };
+        if !self.has_header {
+            let header = message.split_off(..HEADER_BYTES);
+            self.has_header = header.is_some_and(|header| header.starts_with(SIGNATURE));
+        }
+        // The last message has a count of -1.
+        while self.has_header && message.remaining() >= 2 && message.get_i16() >= 0 {
+            if self.read_row(&mut message).is_none() {
+                return Err(invalid);
+            }
+        }
+        if self.has_header { Ok(()) } else { Err(invalid) }
+    }
+
+    /// `None` if the message does not have the columns of the table.
+    fn read_row(&mut self, message: &mut &[u8]) -> Option<()> {
+        for (kind, fields) in &mut self.columns {
+            let field = match usize::try_from(message.try_get_i32().ok()?) {
+                Ok(length) => Some(message.split_off(..length)?),
+                Err(_) => None,
+            };
+            fields.push(*kind, field)?;
+        }
+        self.rows += 1;
+        Some(())
+    }
+
+    /// Appends the rows to a batch; returns how many there are.
+    pub(super) fn append_to(self, batch: &mut Batch) -> usize {
+        for ((_, fields), values) in self.columns.into_iter().zip(&mut batch.columns) {
+            fields.append_to(values);
+        }
+        self.rows
+    }
 }
 
 impl Fields {
+    fn new(kind: ColumnKind) -> Self {
+        let rows = COPIED_ROWS as usize;
+        let (ints, texts) = if kind.is_int() { (rows, 0) } else { (0, rows) };
+        Fields {
+            ints: Vec::with_capacity(ints),
+            bytes: Vec::with_capacity(texts * 16),
+            ends: Vec::with_capacity(texts),
+        }
+    }
+
     /// `None` if an integer is invalid.
     fn push(&mut self, kind: ColumnKind, field: Option<&[u8]>) -> Option<()> {
         if kind.is_int() {
@@ -33,10 +94,9 @@ impl Fields {
                 None => None,
             });
         } else {
-            self.places.push(field.map(|field| {
-                let start = self.bytes.len();
+            self.ends.push(field.map(|field| {
                 self.bytes.extend_from_slice(field);
-                start..self.bytes.len()
+                self.bytes.len()
             }));
         }
         Some(())
@@ -46,52 +106,14 @@ impl Fields {
         match values {
             Values::Int(values) => values.extend(self.ints),
             Values::Bytes(values) => {
-                let bytes = Bytes::from(self.bytes);
-                let field = |place: Range<usize>| ByteArray::from(bytes.slice(place));
-                values.extend(self.places.into_iter().map(|place| place.map(field)));
+                let (bytes, mut start) = (Bytes::from(self.bytes), 0);
+                values.extend(self.ends.into_iter().map(|end| {
+                    let end = end?;
+                    Some(ByteArray::from(bytes.slice(std::mem::replace(&mut start, end)..end)))
+                }));
             }
         }
     }
-}
-
-/// Appends the rows of all messages of one `COPY`. Returns how many.
-pub(super) fn append(
-    table: ArchivedTable,
-    messages: &[Bytes],
-    batch: &mut Batch,
-) -> Result<usize, DatabaseError> {
-    let invalid = || DatabaseError::Corrupt { what: table.as_str() };
-    let before = batch.rows();
-    let mut columns: Vec<(ColumnKind, Fields)> =
-        table.columns().iter().map(|column| (column.kind, Fields::default())).collect();
-    for (number, message) in messages.iter().enumerate() {
-        let mut message: &[u8] = message;
-        if number == 0 {
-            let header = message.split_off(..HEADER_BYTES).ok_or_else(invalid)?;
-            header.starts_with(SIGNATURE).then_some(()).ok_or_else(invalid)?;
-        }
-        // The last message has a count of -1.
-        while message.remaining() >= 2 && message.get_i16() >= 0 {
-            read_row(&mut message, &mut columns).ok_or_else(invalid)?;
-        }
-    }
-    for ((_, fields), values) in columns.into_iter().zip(&mut batch.columns) {
-        fields.append_to(values);
-    }
-    Ok(batch.rows() - before)
-}
-
-/// `None` if the message does not have these columns.
-fn read_row(message: &mut &[u8], columns: &mut [(ColumnKind, Fields)]) -> Option<()> {
-    for (kind, fields) in columns {
-        let length = message.try_get_i32().ok()?;
-        let field = match usize::try_from(length) {
-            Ok(length) => Some(message.split_off(..length)?),
-            Err(_) => None,
-        };
-        fields.push(*kind, field)?;
-    }
-    Some(())
 }
 
 /// A big-endian integer of any size, or a boolean.
@@ -110,12 +132,11 @@ mod tests {
 
     #[test]
     fn other_messages_are_rejected() {
-        let mut batch = Batch::new(ArchivedTable::Log);
         let header = [SIGNATURE, &[0; 8]].concat();
         let ended = [&*header, &[0xff, 0xff]].concat();
-        assert_eq!(append(ArchivedTable::Log, &[ended.into()], &mut batch).unwrap(), 0);
+        assert!(CopyReader::new(ArchivedTable::Log).read(&ended).is_ok());
         for message in [b"PGCOPY".to_vec(), [&*header, &[0, 23, 0, 0, 0, 8, 1]].concat(), vec![0; 40]] {
-            assert!(append(ArchivedTable::Log, &[message.into()], &mut batch).is_err());
+            assert!(CopyReader::new(ArchivedTable::Log).read(&message).is_err());
         }
     }
 

@@ -2,7 +2,7 @@
 
 use parquet::data_type::ByteArray;
 
-use super::copy;
+use super::copy::CopyReader;
 use crate::archive::batch::{BATCH_ROWS, Batch, Values};
 use crate::archive::{ArchivedTable, Column, ColumnKind};
 use crate::sql::engine::{Pool, Row, Transaction, from_i64};
@@ -14,7 +14,7 @@ use crate::sql::settings::Engine;
 /// Rows of one query.
 const PAGE_ROWS: u32 = 8_192;
 /// Rows of one `COPY`.
-const COPIED_ROWS: u32 = 32_768;
+pub(super) const COPIED_ROWS: u32 = 32_768;
 
 /// Rows from `start` to before `end`, in microseconds since 1970.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,9 @@ impl TimeRange {
         let page_rows = if engine == Engine::Postgres { COPIED_ROWS } else { PAGE_ROWS };
         let statement = self.select_page(engine, after, page_rows)?;
         let rows = if engine == Engine::Postgres {
-            copy::append(self.table, &statement.copy_out(&mut transaction).await?, batch)?
+            let mut reader = CopyReader::new(self.table);
+            statement.copy_out(&mut transaction, &mut |message| reader.read(message)).await?;
+            reader.append_to(batch)
         } else {
             let rows = statement.rows(&mut transaction).await?;
             rows.iter().try_for_each(|row| append(self.table, row, batch))?;

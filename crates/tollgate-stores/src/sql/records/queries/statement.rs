@@ -1,7 +1,5 @@
 //! A query with the expressions in which the engines differ: times, sums, and text on MySQL.
 
-use bytes::Bytes;
-
 use crate::sql::engine::{Row, Transaction, to_i64};
 use crate::sql::error::DatabaseError;
 use crate::sql::query::{Query, Value};
@@ -36,13 +34,14 @@ impl<'a> Statement<'a> {
         transaction.rows(&self.query).await
     }
 
-    /// The result of a query of PostgreSQL in the binary format of `COPY`. It must not have texts as values.
+    /// Passes on the result of a query of PostgreSQL in the binary format of `COPY`. It must not have texts as values.
     pub(in crate::sql::records) async fn copy_out(
         &self,
         transaction: &mut Transaction,
-    ) -> Result<Vec<Bytes>, DatabaseError> {
+        read: &mut (dyn FnMut(&[u8]) -> Result<(), DatabaseError> + Send),
+    ) -> Result<(), DatabaseError> {
         let query = self.query.with_literals()?;
-        transaction.copy_out(&format!("COPY ({query}) TO STDOUT (FORMAT BINARY)")).await
+        transaction.copy_out(&format!("COPY ({query}) TO STDOUT (FORMAT BINARY)"), read).await
     }
 
     pub(in crate::sql::records) fn push(&mut self, text: &'static str) -> &mut Self {
