@@ -115,23 +115,24 @@ impl ArchiveStore {
         objects.map_err(|cause| self.failed(cause))
     }
 
-    /// Deletes the files of a database that have no manifest: their runs ended early. Only for the holder of the lease.
-    pub(crate) async fn delete_unfinished(
+    /// The files of a database that have no manifest: they are being written, or their runs ended early.
+    pub(crate) async fn unfinished(
         &self,
         table: ArchivedTable,
         database: &str,
-    ) -> Result<(), ArchiveError> {
+    ) -> Result<Vec<ArchiveFile>, ArchiveError> {
         let objects = self.objects(Some(table), None).await?;
         let complete: HashSet<ArchiveFile> =
             objects.iter().filter_map(|object| ArchiveFile::of_manifest(&object.location)).collect();
         let files = objects.iter().filter_map(|object| ArchiveFile::of_path(&object.location));
+        let mut unfinished = Vec::new();
         for file in files.filter(|file| file.id.is_of(database) && !complete.contains(file)) {
             // The listing of a store may lag behind, so it does not show that there is no manifest.
             if !self.exists(&file.manifest_path()).await? {
-                self.delete(&file.path()).await?;
+                unfinished.push(file);
             }
         }
-        Ok(())
+        Ok(unfinished)
     }
 
     async fn exists(&self, path: &Path) -> Result<bool, ArchiveError> {

@@ -221,7 +221,7 @@ impl Transaction {
                     return Ok(Err(error));
                 }
             }
-            Ok(Ok(()))
+            Ok::<_, sqlx::Error>(Ok(()))
         };
         with_deadline(self.deadline, copied).await?
     }

@@ -126,12 +126,23 @@ const fn record_table(table: ArchivedTable) -> &'static RecordTable {
 
 impl Run<'_> {
     async fn archive_table(&mut self, table: ArchivedTable, oldest: u64) -> Result<(), ArchiveError> {
-        self.archive.store.delete_unfinished(table, &self.lease.database).await?;
+        self.delete_unfinished(table).await?;
         self.finish_earlier_runs(table, oldest).await?;
         for _ in 0..PERIODS_MAX {
             let Some(period) = self.next_period(table, oldest).await? else { break };
             let known = self.archive.store.list(Some(table), Some(period.start)).await?;
             self.archive_period(&period, &known).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes files without a manifest, whose runs ended early.
+    async fn delete_unfinished(&mut self, table: ArchivedTable) -> Result<(), ArchiveError> {
+        let unfinished = self.archive.store.unfinished(table, &self.lease.database).await?;
+        // No other run was at work when they were listed, so nobody is writing them.
+        self.lease.keep().await?;
+        for file in unfinished {
+            self.archive.store.delete(&file.path()).await?;
         }
         Ok(())
     }
