@@ -156,12 +156,13 @@ fn properties(table: ArchivedTable, columns: &[Column]) -> Result<WriterProperti
 
 fn encoding(column: &Column) -> Option<Encoding> {
     match (column.packing, column.kind) {
-        (Packing::Delta, _) => Some(Encoding::DELTA_BINARY_PACKED),
-        // A column whose dictionary grows too large falls back to this.
+        // A column whose dictionary grows too large falls back to these.
+        (Packing::Delta, _) | (Packing::Dictionary, ColumnKind::Int | ColumnKind::Time) => {
+            Some(Encoding::DELTA_BINARY_PACKED)
+        }
         (Packing::Plain | Packing::Dictionary, ColumnKind::Text | ColumnKind::Address) => {
             Some(Encoding::DELTA_LENGTH_BYTE_ARRAY)
         }
-        (Packing::Dictionary, ColumnKind::Int | ColumnKind::Time) => Some(Encoding::DELTA_BINARY_PACKED),
         (Packing::Plain, ColumnKind::Int | ColumnKind::Time)
         | (Packing::Plain | Packing::Dictionary, ColumnKind::Flag | ColumnKind::Hash) => None,
     }

@@ -47,7 +47,7 @@ struct Visit {
 impl Visit {
     fn new(random: &mut Random) -> Self {
         let (client, from) = (random.skewed(20_000), random.below(3));
-        let ip = if client % 8 == 0 {
+        let ip = if client.is_multiple_of(8) {
             format!("2001:db8:{:x}::{from}", client % 65_536)
         } else {
             format!("{}.{}.{}.{from}", client % 223 + 1, client / 256 % 256, client % 256)
@@ -74,7 +74,7 @@ impl Visit {
             (self.client % 5 < 3).then(|| format!("tenant-{}", self.client % 50)),
             Some(format!("user:{id}")),
             Some(id),
-            (self.client % 4 == 0).then(|| format!("key_{}", Random(self.client ^ 1).hex(10))),
+            self.client.is_multiple_of(4).then(|| format!("key_{}", Random(self.client ^ 1).hex(10))),
             Some(self.ip.clone()),
             Some(format!("/api/v1/resources-{}/items", self.route)),
             Some(method.to_owned()),
