@@ -44,7 +44,9 @@ impl Prune {
         let list: Vec<Value> = files.iter().map(file_json).collect();
         if self.dry_run {
             let mut progress = Progress::new(output);
-            files.iter().for_each(|file| progress.line(&file.file.to_string()));
+            for file in &files {
+                progress.line(&file.file.to_string());
+            }
             return Ok(output.result(|| json!({ "would_delete": list }), || format!("would {action}\n"))?);
         }
         if !self.confirm.confirmed(&action)? {
