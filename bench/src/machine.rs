@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -18,6 +19,12 @@ pub fn pin_to(core: usize) -> Result<()> {
 pub fn thread_cpu_ns() -> i64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+/// CPU time of this process so far, all threads.
+pub fn process_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
 pub fn resident_bytes() -> Result<usize> {

@@ -64,20 +64,7 @@ impl Server {
 
     /// User and system time so far, of the process and its children.
     pub fn cpu(&self) -> Result<Duration> {
-        let pid = self.child.id();
-        let mut ticks = 0;
-        for entry in fs::read_dir("/proc")? {
-            let Some(id) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-                continue;
-            };
-            // A process that has just ended is not ours: ours run for the whole measurement.
-            let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { continue };
-            let stat = Stat::parse(&stat).with_context(|| format!("cannot read /proc/{id}/stat"))?;
-            if id == pid || stat.parent == pid {
-                ticks += stat.ticks;
-            }
-        }
-        from_ticks(ticks)
+        cpu_of(self.child.id())
     }
 
     /// The resident memory now, and its maximum.
@@ -114,6 +101,25 @@ impl Drop for Server {
             eprintln!("cannot stop process {}: {error:#}", self.child.id());
         }
     }
+}
+
+/// User and system time so far, of a process and its children, also of those that have ended.
+pub fn cpu_of(pid: u32) -> Result<Duration> {
+    let mut ticks = 0;
+    for entry in fs::read_dir("/proc")? {
+        let Some(id) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        // A process that has just ended is counted as an ended child.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { continue };
+        let stat = Stat::parse(&stat).with_context(|| format!("cannot read /proc/{id}/stat"))?;
+        if id == pid {
+            ticks += stat.ticks + stat.children_ticks;
+        } else if stat.parent == pid {
+            ticks += stat.ticks;
+        }
+    }
+    from_ticks(ticks)
 }
 
 /// CPU time used on the whole machine so far.

@@ -6,6 +6,7 @@
 pub(crate) mod changes;
 pub(crate) mod decision;
 pub(crate) mod format;
+pub(crate) mod progress;
 pub(crate) mod record;
 pub(crate) mod rule;
 pub(crate) mod table;

@@ -1,6 +1,6 @@
 //! Records of decisions beyond their retention: Parquet files in a folder or an S3-compatible store.
 //!
-//! `table=NAME/start=DATE/part-N.parquet` has the rows of one table and period. Its manifest, `part-N.json`, is written after the
+//! `table=NAME/start=DATE/part-N-ID.parquet` has rows of one table and period. Its manifest, `part-N-ID.json`, is written after the
 //! file was read back and found complete; a file without a manifest does not count. The database side is in `sql/records/archive`.
 
 pub(crate) mod batch;
@@ -16,7 +16,7 @@ pub(crate) mod writer;
 
 pub(crate) use self::error::root_cause;
 pub use self::error::{ArchiveError, ArchiveSettingsError};
-pub use self::manifest::{ArchiveFile, ArchivedFile};
+pub use self::manifest::{ArchiveFile, ArchivedFile, FileId};
 pub use self::search::ArchiveSearch;
 pub use self::service::Archive;
 pub use self::settings::{ArchiveCredentials, ArchivePlace, ArchiveSettings};

@@ -59,6 +59,22 @@ impl ObjectStoreServer {
         (self.port, self.process) = (port, Some(process));
     }
 
+    /// Removes a bucket with all its objects, for [`bring_bucket_back`](Self::bring_bucket_back).
+    pub fn take_bucket_away(&self, bucket: &str) {
+        let there = self.folder.path().join("buckets").join(bucket);
+        fs::rename(there, self.folder.path().join(bucket)).expect("the bucket can be moved");
+    }
+
+    /// Adds the objects of a removed bucket. rclone may have created it again meanwhile.
+    pub fn bring_bucket_back(&self, bucket: &str) {
+        let (away, there) =
+            (self.folder.path().join(bucket), self.folder.path().join("buckets").join(bucket));
+        fs::create_dir_all(&there).expect("the bucket can be created");
+        let copied = Command::new("cp").arg("-a").arg(away.join(".")).arg(&there).status();
+        assert!(copied.expect("cp runs").success(), "the objects can be copied");
+        fs::remove_dir_all(away).expect("the copy can be removed");
+    }
+
     /// Its URL.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)

@@ -13,7 +13,8 @@ use tollgate_testkit::PostgresServer;
 /// Creates the tables, with partitions for this time and the next two periods.
 pub async fn create_tables(url: &str, now_micros: u64) -> Result<()> {
     let kept = Duration::from_hours(90 * 24);
-    let retention = Retention { log: kept, windows: kept, rollups: kept, sqlite_bytes_max: None };
+    let retention =
+        Retention { log: kept, windows: kept, rollups: kept, sqlite_bytes_max: None, is_archived: false };
     let database = RecordsDatabase::connect(SqlSettings::from_url(url)?).await?;
     database.migrate().await?;
     database.maintain("bench", now_micros, &retention).await?;

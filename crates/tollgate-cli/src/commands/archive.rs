@@ -51,7 +51,7 @@ Examples:
     --into sqlite:///tmp/january.db
 
 Without --into, records return to the database of the settings file; extend
-their retention first. Records with the same key are replaced.")]
+their retention first. Records that the database has stay as they are.")]
     Restore(restore::Restore),
     /// Delete files that were kept long enough
     #[command(after_help = "\
@@ -175,7 +175,7 @@ pub(super) fn block_on<T>(command: impl Future<Output = Result<T, CliError>>) ->
     runtime.map_err(CliError::Runtime)?.block_on(command)
 }
 
-/// The name under which a command works on the archive.
+/// The name under which a command works on the archive. No two commands have the same, on any machine.
 fn process_name() -> String {
-    format!("tollgate archive {}", std::process::id())
+    format!("tollgate archive {}-{}", std::process::id(), now_micros())
 }

@@ -35,9 +35,14 @@ pub enum ArchiveError {
         /// The file.
         file: String,
     },
-    /// Another process archives, restores or prunes. A retry may succeed.
-    #[error("another node or command is working on the archive; try again when it has finished")]
-    Busy,
+    /// Another process archives or restores. A retry may succeed.
+    #[error(
+        "{holder} is working on the archive; try again when it has finished, or ten minutes after it was killed"
+    )]
+    Busy {
+        /// The node or command.
+        holder: String,
+    },
     /// The records database failed.
     #[error(transparent)]
     Database(#[from] DatabaseError),

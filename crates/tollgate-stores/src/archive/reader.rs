@@ -17,7 +17,7 @@ use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::file::statistics::Statistics;
 
-use super::batch::{Batch, Values};
+use super::batch::{Batch, Totals, Values};
 use super::error::{ArchiveError, in_file};
 use super::store::ArchiveStore;
 use super::table::{ArchivedTable, Column, ColumnKind};
@@ -99,6 +99,19 @@ impl FileReader {
 
     /// All rows of a row group.
     pub(crate) async fn read(&self, group: usize) -> Result<Batch, ArchiveError> {
+        self.decode(group, |batch| batch).await
+    }
+
+    /// The totals of the rows of a row group.
+    pub(crate) async fn totals(&self, group: usize) -> Result<Totals, ArchiveError> {
+        self.decode(group, |batch| batch.totals()).await
+    }
+
+    async fn decode<T: Send + 'static>(
+        &self,
+        group: usize,
+        then: impl FnOnce(Batch) -> T + Send + 'static,
+    ) -> Result<T, ArchiveError> {
         let chunk = self.metadata.row_group(group);
         let range = byte_range(chunk).filter(|range| range.end - range.start <= GROUP_BYTES_MAX);
         let range = range.filter(|_| (0..=GROUP_ROWS_MAX).contains(&chunk.num_rows()));
@@ -108,7 +121,7 @@ impl FileReader {
         let (table, metadata, path) = (self.table, Arc::clone(&self.metadata), self.path.clone());
         // Decoding takes tens of milliseconds: too long for a thread that serves requests.
         let decoded = tokio::task::spawn_blocking(move || {
-            decode(table, &metadata, group, &section).map_err(in_file(&path))
+            decode(table, &metadata, group, &section).map(then).map_err(in_file(&path))
         });
         decoded.await.map_err(|error| ArchiveError::damaged(&self.path, error))?
     }

@@ -90,7 +90,7 @@ impl ArchiveSearch {
             let matching = (0..batch.rows()).filter(is_client).filter_map(|row| decision(&batch, row));
             self.decisions.extend(matching.filter(|found| matches(filter, times, found)));
             self.decisions.sort_by_key(|found| std::cmp::Reverse((found.row.at_micros, found.id)));
-            self.decisions.dedup_by_key(|found| found.id);
+            self.decisions.dedup_by_key(|found| (found.row.at_micros, found.id));
             self.decisions.truncate(count_max);
         }
         Ok(())

@@ -30,27 +30,26 @@ impl Archive {
         self.store.list(None, None).await
     }
 
-    /// Reads a file and compares its rows with what was archived.
+    /// Reads a file and compares its rows with what was archived. `report` is called with the rows read so far.
     ///
     /// # Errors
     /// When the file differs, is missing, or the archive is unreachable.
-    pub async fn verify(&self, file: &ArchivedFile) -> Result<(), ArchiveError> {
-        let path = file.file.path();
-        let reader = FileReader::open(&self.store, file.file.table, path.clone()).await?;
+    pub async fn verify(
+        &self,
+        file: &ArchivedFile,
+        report: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<(), ArchiveError> {
+        let reader = self.read(file).await?;
         let mut totals = Totals::default();
         for group in reader.groups() {
-            totals.add(&reader.read(group).await?.totals());
+            totals.add(&reader.totals(group).await?);
+            report(totals.rows);
         }
-        if file.has(&totals) {
-            return Ok(());
-        }
-        let (expected, found) = (file.rows, totals.rows);
-        let reason = if expected == found {
-            "its checksum is not that of the archived rows".to_owned()
-        } else {
-            format!("it has {found} rows instead of {expected}")
-        };
-        Err(ArchiveError::damaged(&path, reason))
+        file.compare(&totals)
+    }
+
+    pub(crate) async fn read(&self, file: &ArchivedFile) -> Result<FileReader, ArchiveError> {
+        FileReader::open(&self.store, file.file.table, file.file.path()).await
     }
 
     /// Deletes a file and its manifest.

@@ -104,6 +104,14 @@ impl ArchiveSettings {
         ArchiveSettings { place, endpoint: None, region: None, credentials: None, allow_http: false }
     }
 
+    /// The archive in messages: its URL, and the address of its store if it has one.
+    pub(super) fn name(&self) -> String {
+        match &self.endpoint {
+            Some(endpoint) => format!("{} at {endpoint}", self.place),
+            None => self.place.to_string(),
+        }
+    }
+
     /// Opens the store. Creates a missing folder; does not connect to a bucket.
     pub(crate) fn open(&self) -> Result<Arc<dyn ObjectStore>, ArchiveError> {
         match &self.place {
@@ -112,8 +120,9 @@ impl ArchiveSettings {
                     archive: self.place.to_string(),
                     cause,
                 };
-                create_folder(path).map_err(|source| {
-                    failed(object_store::Error::Generic { store: "folder", source: Box::new(source) })
+                create_folder(path).map_err(|error| {
+                    let source = format!("cannot create the folder: {error}").into();
+                    failed(object_store::Error::Generic { store: "folder", source })
                 })?;
                 let store = LocalFileSystem::new_with_prefix(path).map_err(failed)?;
                 // Rows are removed from the database once they are here.

@@ -1,13 +1,14 @@
 //! The objects of the archive.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::TryStreamExt as _;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::civil::Date;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt as _, WriteMultipart};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt as _, WriteMultipart};
 
 use super::error::ArchiveError;
 use super::manifest::{ArchiveFile, ArchivedFile};
@@ -17,6 +18,8 @@ use super::table::ArchivedTable;
 /// The size of an uploaded part, and how many are sent at once.
 const PART_BYTES: usize = 8 * 1024 * 1024;
 const PARTS_AT_ONCE: usize = 2;
+/// Manifests that are read at once.
+const READS_AT_ONCE: usize = 16;
 const MANIFEST_BYTES_MAX: u64 = 64 * 1024;
 
 /// The files of an archive and their manifests. Clones share the connections.
@@ -35,7 +38,7 @@ pub(crate) struct Upload {
 
 impl ArchiveStore {
     pub(crate) fn open(settings: &ArchiveSettings) -> Result<Self, ArchiveError> {
-        Ok(ArchiveStore { store: settings.open()?, name: settings.place.to_string().into() })
+        Ok(ArchiveStore { store: settings.open()?, name: settings.name().into() })
     }
 
     pub(crate) async fn size(&self, path: &Path) -> Result<u64, ArchiveError> {
@@ -92,16 +95,51 @@ impl ArchiveStore {
         table: Option<ArchivedTable>,
         start: Option<Date>,
     ) -> Result<Vec<ArchivedFile>, ArchiveError> {
-        let prefix = table.map(|table| Path::from(ArchiveFile::folder(table, start)));
-        let objects = self.store.list(prefix.as_ref()).try_collect::<Vec<_>>().await;
-        let objects = objects.map_err(|cause| self.failed(cause))?;
-        let mut files = Vec::new();
-        for object in objects {
-            let Some(file) = ArchiveFile::of_manifest(&object.location) else { continue };
-            files.push(self.read_manifest(file, object.size).await?);
-        }
+        let objects = self.objects(table, start).await?;
+        let manifests = objects.into_iter().filter_map(|object| {
+            ArchiveFile::of_manifest(&object.location).map(|file| self.read_manifest(file, object.size))
+        });
+        let files = stream::iter(manifests).buffered(READS_AT_ONCE).try_collect::<Vec<_>>().await;
+        let mut files = files?;
         files.sort_by_key(|file| file.file);
         Ok(files)
+    }
+
+    async fn objects(
+        &self,
+        table: Option<ArchivedTable>,
+        start: Option<Date>,
+    ) -> Result<Vec<ObjectMeta>, ArchiveError> {
+        let prefix = table.map(|table| Path::from(ArchiveFile::folder(table, start)));
+        let objects = self.store.list(prefix.as_ref()).try_collect().await;
+        objects.map_err(|cause| self.failed(cause))
+    }
+
+    /// The files of a database that have no manifest: they are being written, or their runs ended early.
+    pub(crate) async fn unfinished(
+        &self,
+        table: ArchivedTable,
+        database: &str,
+    ) -> Result<Vec<ArchiveFile>, ArchiveError> {
+        let objects = self.objects(Some(table), None).await?;
+        let complete: HashSet<ArchiveFile> =
+            objects.iter().filter_map(|object| ArchiveFile::of_manifest(&object.location)).collect();
+        let files = objects.iter().filter_map(|object| ArchiveFile::of_path(&object.location));
+        let mut unfinished = Vec::new();
+        for file in files.filter(|file| file.id.is_of(database) && !complete.contains(file)) {
+            // The listing of a store may lag behind, so it does not show that there is no manifest.
+            if !self.exists(&file.manifest_path()).await? {
+                unfinished.push(file);
+            }
+        }
+        Ok(unfinished)
+    }
+
+    async fn exists(&self, path: &Path) -> Result<bool, ArchiveError> {
+        match self.store.head(path).await {
+            Err(object_store::Error::NotFound { .. }) => Ok(false),
+            found => found.map(|_| true).map_err(|cause| self.failed(cause)),
+        }
     }
 
     async fn read_manifest(&self, file: ArchiveFile, size: u64) -> Result<ArchivedFile, ArchiveError> {

@@ -35,7 +35,7 @@ pub(crate) enum Packing {
     Dictionary,
     /// For numbers that are close to each other.
     Delta,
-    /// For texts that never repeat.
+    /// For values that never repeat and jump, such as ids.
     Plain,
 }
 
@@ -58,8 +58,8 @@ pub(crate) struct KeyColumns {
     pub(crate) key: usize,
     /// The text by which a row group is sorted, and which has a Bloom filter.
     pub(crate) subject: usize,
-    /// A count that every change of a row increases; `None` if rows do not change.
-    pub(crate) count: Option<usize>,
+    /// A count that every change of a row increases, and the time of its creation; `None` if rows do not change.
+    pub(crate) version: Option<(usize, usize)>,
 }
 
 const fn required(name: &'static str, kind: ColumnKind, packing: Packing) -> Column {
@@ -164,9 +164,9 @@ impl ArchivedTable {
 
     pub(crate) const fn keys(self) -> KeyColumns {
         match self {
-            ArchivedTable::Log => KeyColumns { time: 1, key: 0, subject: 3, count: None },
-            ArchivedTable::Windows => KeyColumns { time: 0, key: 1, subject: 3, count: Some(6) },
-            ArchivedTable::Rollups => KeyColumns { time: 0, key: 1, subject: 5, count: Some(9) },
+            ArchivedTable::Log => KeyColumns { time: 1, key: 0, subject: 3, version: None },
+            ArchivedTable::Windows => KeyColumns { time: 0, key: 1, subject: 3, version: Some((6, 11)) },
+            ArchivedTable::Rollups => KeyColumns { time: 0, key: 1, subject: 5, version: Some((9, 19)) },
         }
     }
 }
@@ -185,13 +185,17 @@ mod tests {
     #[test]
     fn key_columns_have_their_names() {
         for (table, names) in [
-            (ArchivedTable::Log, ["timestamp", "log_id", "identifier", ""]),
-            (ArchivedTable::Windows, ["window_start", "key_hash", "identifier", "request_count"]),
-            (ArchivedTable::Rollups, ["timestamp", "key_hash", "endpoint", "total_requests"]),
+            (ArchivedTable::Log, ["timestamp", "log_id", "identifier", "", ""]),
+            (
+                ArchivedTable::Windows,
+                ["window_start", "key_hash", "identifier", "request_count", "created_at"],
+            ),
+            (ArchivedTable::Rollups, ["timestamp", "key_hash", "endpoint", "total_requests", "created_at"]),
         ] {
             let (columns, keys) = (table.columns(), table.keys());
-            let count = keys.count.map_or("", |count| columns[count].name);
-            let found = [columns[keys.time].name, columns[keys.key].name, columns[keys.subject].name, count];
+            let name = |column: usize| columns[column].name;
+            let (count, created) = keys.version.map_or(("", ""), |(count, at)| (name(count), name(at)));
+            let found = [name(keys.time), name(keys.key), name(keys.subject), count, created];
             assert_eq!(found, names);
             assert_eq!(ArchivedTable::parse(table.as_str()), Some(table));
         }

@@ -16,9 +16,7 @@ use parquet::schema::types::{ColumnPath, Type};
 use super::batch::{BATCH_ROWS, Batch, Values};
 use super::table::{ArchivedTable, Column, ColumnKind, Packing};
 
-const ZSTD_LEVEL: i32 = 6;
-/// Rows of a page: what a reader decodes at least to find one client in a row group.
-const PAGE_ROWS: usize = 16_384;
+const ZSTD_LEVEL: i32 = 3;
 /// Share of row groups that are read although they do not contain a client.
 const BLOOM_FALSE_POSITIVES: f64 = 0.02;
 /// The writer, in the footer.
@@ -132,14 +130,15 @@ fn properties(table: ArchivedTable, columns: &[Column]) -> Result<WriterProperti
         .set_created_by(CREATED_BY.to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL)?))
         .set_max_row_group_row_count(Some(BATCH_ROWS))
-        .set_data_page_row_count_limit(PAGE_ROWS)
-        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_data_page_row_count_limit(BATCH_ROWS)
+        // Only row groups are skipped, and only by client and time.
+        .set_statistics_enabled(EnabledStatistics::None)
         .set_sorting_columns(Some(sorting.into()));
     for (number, column) in columns.iter().enumerate() {
         let path = ColumnPath::from(column.name);
         let is_key = number == keys.subject || number == keys.time;
         if is_key {
-            builder = builder.set_column_statistics_enabled(path.clone(), EnabledStatistics::Page);
+            builder = builder.set_column_statistics_enabled(path.clone(), EnabledStatistics::Chunk);
         }
         if number == keys.subject {
             builder = builder
@@ -157,15 +156,15 @@ fn properties(table: ArchivedTable, columns: &[Column]) -> Result<WriterProperti
 
 fn encoding(column: &Column) -> Option<Encoding> {
     match (column.packing, column.kind) {
-        (Packing::Delta, _) => Some(Encoding::DELTA_BINARY_PACKED),
-        // A column whose dictionary grows too large falls back to this.
+        // A column whose dictionary grows too large falls back to these.
+        (Packing::Delta, _) | (Packing::Dictionary, ColumnKind::Int | ColumnKind::Time) => {
+            Some(Encoding::DELTA_BINARY_PACKED)
+        }
         (Packing::Plain | Packing::Dictionary, ColumnKind::Text | ColumnKind::Address) => {
             Some(Encoding::DELTA_LENGTH_BYTE_ARRAY)
         }
-        (Packing::Plain | Packing::Dictionary, ColumnKind::Int | ColumnKind::Time) => {
-            Some(Encoding::DELTA_BINARY_PACKED)
-        }
-        (Packing::Plain | Packing::Dictionary, ColumnKind::Flag | ColumnKind::Hash) => None,
+        (Packing::Plain, ColumnKind::Int | ColumnKind::Time)
+        | (Packing::Plain | Packing::Dictionary, ColumnKind::Flag | ColumnKind::Hash) => None,
     }
 }
 

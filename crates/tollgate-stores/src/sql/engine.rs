@@ -14,6 +14,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use futures_util::TryStreamExt as _;
 use sqlx::mysql::{MySql, MySqlPool, MySqlRow};
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgPool, PgRow, Postgres};
@@ -202,6 +203,27 @@ impl Transaction {
             copy.finish().await.map(drop)
         };
         Ok(with_deadline(self.deadline, copied).await?)
+    }
+
+    /// Runs a `COPY … TO STDOUT` of PostgreSQL; passes on its messages as they arrive. Other engines do not have it.
+    pub(super) async fn copy_out(
+        &mut self,
+        statement: &str,
+        read: &mut (dyn FnMut(&[u8]) -> Result<(), DatabaseError> + Send),
+    ) -> Result<(), DatabaseError> {
+        let Connection::Postgres(on) = &mut self.connection else {
+            return Err(sqlx::Error::Protocol("only PostgreSQL has COPY".to_owned()).into());
+        };
+        let copied = async {
+            let mut messages = on.copy_out_raw(statement).await?;
+            while let Some(message) = messages.try_next().await? {
+                if let Err(error) = read(&message) {
+                    return Ok(Err(error));
+                }
+            }
+            Ok::<_, sqlx::Error>(Ok(()))
+        };
+        with_deadline(self.deadline, copied).await?
     }
 
     /// Runs a query; returns all rows.

@@ -121,6 +121,29 @@ impl<'a> Query<'a> {
         Ok(())
     }
 
+    /// The text for PostgreSQL with the values in it, for statements that cannot have bound ones. Not for texts.
+    pub(super) fn with_literals(&self) -> Result<String, DatabaseError> {
+        let mut pieces = self.text.split('?');
+        let mut text = pieces.next().unwrap_or_default().to_owned();
+        for (piece, value) in pieces.zip(&self.values) {
+            match value {
+                Value::Int(Some(number)) => {
+                    let _ = write!(text, "{number}"); // writing to a String cannot fail
+                }
+                Value::Bytes(Some(bytes)) => {
+                    text.push_str("'\\x");
+                    for byte in bytes.iter() {
+                        let _ = write!(text, "{byte:02x}");
+                    }
+                    text.push_str("'::BYTEA");
+                }
+                _ => return Err(DatabaseError::Corrupt { what: "a literal" }),
+            }
+            text.push_str(piece);
+        }
+        Ok(text)
+    }
+
     /// The text for MySQL.
     pub(super) fn for_mysql(&self) -> String {
         mysql_upsert(&self.text).unwrap_or_else(|| self.text.clone())
@@ -164,6 +187,13 @@ mod tests {
         insert.rows([vec![1_i64.into(), "x".into()], vec![2_i64.into(), "y".into()]]);
         assert_eq!(insert.for_postgres(), "INSERT INTO t (a, b) VALUES ($1, $2), ($3, $4)");
         assert_eq!(insert.values.len(), 4);
+    }
+
+    #[test]
+    fn only_numbers_and_bytes_become_literals() {
+        let query = Query::with("a > ? AND b = ?", [(-5_i64).into(), [0xab_u8, 1].as_slice().into()]);
+        assert_eq!(query.with_literals().unwrap(), "a > -5 AND b = '\\xab01'::BYTEA");
+        assert!(Query::with("a = ?", ["text".into()]).with_literals().is_err());
     }
 
     #[test]

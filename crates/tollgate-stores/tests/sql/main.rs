@@ -13,6 +13,7 @@ mod record_timeouts;
 mod records;
 mod records_aggregates;
 mod records_archive;
+mod records_archive_faults;
 mod records_archive_stores;
 mod records_faults;
 mod records_harness;
@@ -116,13 +117,15 @@ on_every_engine![
     records_maintenance::late_minutes_are_added_to_their_hour,
     records_maintenance::maintenance_does_not_disturb_writers,
     records_archive::restored_rows_equal_the_original,
-    records_archive::interrupted_runs_lose_nothing,
-    records_archive::two_nodes_archive_every_row_once,
+    records_archive::restore_overwrites_no_late_window,
     records_archive::late_rows_go_to_another_part,
     records_archive::rows_added_meanwhile_are_not_dropped,
-    records_archive::damaged_copy_removes_nothing,
     records_archive::archive_of_another_database_is_rejected,
     records_archive::period_without_rows_makes_no_file,
+    records_archive_faults::interrupted_runs_lose_nothing,
+    records_archive_faults::two_nodes_archive_every_row_once,
+    records_archive_faults::run_that_lost_its_lease_stops,
+    records_archive_faults::damaged_copy_removes_nothing,
     records_reports::documented_reports_run,
     record_queries::decisions_are_read_as_stored,
     record_queries::decisions_are_filtered,

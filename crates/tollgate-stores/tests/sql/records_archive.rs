@@ -1,7 +1,6 @@
 //! The archive: rows leave the database only into verified files, and return as they were.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -162,13 +161,13 @@ pub(crate) async fn filled(empty: &TestDatabase) -> RecordsDatabase {
 pub(crate) async fn restored(archive: &Archive, into: &TestDatabase) -> Vec<String> {
     let database = records_with_sources(into).await;
     for file in archive.list().await.unwrap() {
-        assert_eq!(database.restore(archive, &file).await.unwrap(), file.rows);
+        assert_eq!(database.restore(archive, &file, &mut |_| {}).await.unwrap(), file.rows);
     }
     dump(into).await
 }
 
 /// Another empty database on the same engine.
-fn another(empty: &TestDatabase) -> TestDatabase {
+pub(crate) fn another(empty: &TestDatabase) -> TestDatabase {
     match empty.engine() {
         Engine::Sqlite => TestDatabase::sqlite(),
         Engine::Postgres => TestDatabase::postgres(),
@@ -183,14 +182,14 @@ pub(crate) async fn restored_rows_equal_the_original(empty: TestDatabase) {
     assert_eq!(done.rows, original.len() as u64);
     assert!(dump(&empty).await.is_empty());
     for file in to.archive.list().await.unwrap() {
-        to.archive.verify(&file).await.unwrap();
+        to.archive.verify(&file, &mut |_| {}).await.unwrap();
         assert!(file.is_removed, "{file:?}");
     }
     assert_eq!(restored(&to.archive, &another(&empty)).await, original);
     // Twice is the same as once, and the original database takes them too.
     for file in to.archive.list().await.unwrap() {
-        database.restore_here(&to.archive, &file, "cli").await.unwrap();
-        database.restore_here(&to.archive, &file, "cli").await.unwrap();
+        database.restore_here(&to.archive, &file, "cli", &mut |_| {}).await.unwrap();
+        database.restore_here(&to.archive, &file, "cli", &mut |_| {}).await.unwrap();
     }
     assert_eq!(dump(&empty).await, original);
     // They leave again without a second copy.
@@ -198,61 +197,6 @@ pub(crate) async fn restored_rows_equal_the_original(empty: TestDatabase) {
     assert_eq!(run(&database, &to.archive).await.unwrap(), ArchiveRun::default());
     assert!(dump(&empty).await.is_empty());
     assert_eq!(run(&database, &to.archive).await.unwrap(), ArchiveRun::default());
-}
-
-/// Runs the archive until a step, where the process dies. Returns whether the run got that far.
-async fn run_until(database: &RecordsDatabase, archive: &Archive, steps: usize) -> bool {
-    let (database, archive) = (database.clone(), archive.clone());
-    let task = tokio::spawn(async move {
-        let mut left = steps;
-        let mut report = |step: &ArchiveStep| {
-            assert!(left > 0, "the process dies after {step:?}");
-            left -= 1;
-        };
-        database.archive(&archive, "node-a", LATER, &RETENTION, &mut report).await.unwrap();
-    });
-    task.await.is_err()
-}
-
-pub(crate) async fn interrupted_runs_lose_nothing(empty: TestDatabase) {
-    let (database, to) = (filled(&empty).await, TestArchive::new());
-    let original = dump(&empty).await;
-    let mut interruptions = 0;
-    // Every run gets one step further than the one before, and starts where that ended.
-    while run_until(&database, &to.archive, interruptions % 3).await {
-        interruptions += 1;
-        assert!(interruptions < 200);
-        let copies: u64 = to.archive.list().await.unwrap().iter().map(|file| file.rows).sum();
-        assert!(copies + dump(&empty).await.len() as u64 >= original.len() as u64);
-    }
-    assert!(interruptions > 10, "{interruptions}");
-    assert!(dump(&empty).await.is_empty());
-    assert_eq!(restored(&to.archive, &another(&empty)).await, original);
-}
-
-pub(crate) async fn two_nodes_archive_every_row_once(empty: TestDatabase) {
-    let (database, to) = (filled(&empty).await, TestArchive::new());
-    let original = dump(&empty).await;
-    let done = Arc::new(Mutex::new(0));
-    let nodes: Vec<_> = ["node-a", "node-b", "node-c"]
-        .into_iter()
-        .map(|node| {
-            let (database, archive, done) = (database.clone(), to.archive.clone(), Arc::clone(&done));
-            tokio::spawn(async move {
-                match database.archive(&archive, node, LATER, &RETENTION, &mut |_| {}).await {
-                    Ok(run) => *done.lock().unwrap() += run.rows,
-                    Err(ArchiveError::Busy) => {}
-                    Err(error) => panic!("{error}"),
-                }
-            })
-        })
-        .collect();
-    for node in nodes {
-        node.await.unwrap();
-    }
-    assert_eq!(*done.lock().unwrap(), original.len() as u64);
-    assert!(dump(&empty).await.is_empty());
-    assert_eq!(restored(&to.archive, &another(&empty)).await, original);
 }
 
 pub(crate) async fn late_rows_go_to_another_part(empty: TestDatabase) {
@@ -277,6 +221,26 @@ pub(crate) async fn late_rows_go_to_another_part(empty: TestDatabase) {
     assert!(restored(&to.archive, &another(&empty)).await.contains(&rows[0]));
 }
 
+/// A window that arrives after its minute was archived is a row of its own, with the same key.
+pub(crate) async fn restore_overwrites_no_late_window(empty: TestDatabase) {
+    let (database, to) = (filled(&empty).await, TestArchive::new());
+    run(&database, &to.archive).await.unwrap();
+    let mut late = window("u0", "/", 1_000, 0);
+    late.start_micros = NOW - NOW % 60_000_000;
+    database.store_aggregates(&range(NODE_B, 30, 31), &[late], &[]).await.unwrap();
+    for file in to.archive.list().await.unwrap() {
+        database.restore_here(&to.archive, &file, "cli", &mut |_| {}).await.unwrap();
+    }
+    let counts = "SELECT COUNT(*) FROM rate_limit_records WHERE request_count = 1000";
+    assert_eq!(empty.client().await.number(counts).await, 1);
+    // Nor does the next run remove it without a copy. On MySQL it is in the oldest partition that is left, which expires later.
+    let later = LATER + 200 * DAY;
+    database.maintain("node-a", later, &RETENTION).await.unwrap();
+    let done = database.archive(&to.archive, "node-a", later, &RETENTION, &mut |_| {}).await.unwrap();
+    assert_eq!(done.rows, 1);
+    assert!(dump(&empty).await.is_empty());
+}
+
 /// Rows that are added between the copy and the removal.
 pub(crate) async fn rows_added_meanwhile_are_not_dropped(empty: TestDatabase) {
     let (database, to) = (filled(&empty).await, TestArchive::new());
@@ -299,25 +263,6 @@ pub(crate) async fn rows_added_meanwhile_are_not_dropped(empty: TestDatabase) {
     let rows = restored(&to.archive, &another(&empty)).await;
     assert_eq!(rows.len(), original.len() + 2);
     assert!(original.iter().all(|row| rows.contains(row)));
-}
-
-pub(crate) async fn damaged_copy_removes_nothing(empty: TestDatabase) {
-    let (database, to) = (filled(&empty).await, TestArchive::new());
-    let original = dump(&empty).await;
-    let mut report = |step: &ArchiveStep| {
-        let ArchiveStep::Written(_) = step else { return };
-        for file in to.files(".parquet") {
-            let mut bytes = std::fs::read(&file).unwrap();
-            let middle = bytes.len() / 2;
-            bytes[middle] ^= 0x55;
-            std::fs::write(file, bytes).unwrap();
-        }
-    };
-    let error = database.archive(&to.archive, "node-a", LATER, &RETENTION, &mut report).await.unwrap_err();
-    assert!(matches!(error, ArchiveError::Damaged { .. }), "{error}");
-    assert_eq!(dump(&empty).await, original);
-    assert_eq!(run(&database, &to.archive).await.unwrap().rows, original.len() as u64);
-    assert_eq!(restored(&to.archive, &another(&empty)).await, original);
 }
 
 pub(crate) async fn archive_of_another_database_is_rejected(empty: TestDatabase) {
@@ -364,7 +309,7 @@ async fn damaged_manifest_is_an_error_with_its_name() {
     let manifest = to.files(".json").into_iter().next().unwrap();
     std::fs::write(&manifest, "{}").unwrap();
     let error = to.archive.list().await.unwrap_err().to_string();
-    assert!(error.contains("part-1.json is damaged"), "{error}");
+    assert!(error.contains(".json is damaged"), "{error}");
 }
 
 #[tokio::test]

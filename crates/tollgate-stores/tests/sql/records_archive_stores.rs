@@ -74,7 +74,32 @@ async fn object_store_that_dies_loses_nothing() {
     assert_eq!(restored(&archive, &TestDatabase::sqlite()).await, original);
 }
 
-/// A bucket that does not exist, or no longer.
+/// A bucket that somebody deletes while the archive is at work, and restores from a copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bucket_gone_mid_way_loses_nothing() {
+    let server = ObjectStoreServer::start(&tool("rclone"), "records");
+    let empty = TestDatabase::sqlite();
+    let database = filled(&empty).await;
+    let original = dump(&empty).await;
+    let archive = Archive::open(&bucket(&server, ObjectStoreServer::SECRET_ACCESS_KEY)).unwrap();
+    for gone_after in ["Written", "Verified"] {
+        let mut is_there = true;
+        let mut report = |step: &ArchiveStep| {
+            if is_there && format!("{step:?}").starts_with(gone_after) {
+                server.take_bucket_away("records");
+                is_there = false;
+            }
+        };
+        let error = database.archive(&archive, "node-a", LATER, &RETENTION, &mut report).await.unwrap_err();
+        assert!(matches!(error, ArchiveError::Store { .. }), "{gone_after}: {error}");
+        server.bring_bucket_back("records");
+    }
+    run(&database, &archive).await.unwrap();
+    assert!(dump(&empty).await.is_empty());
+    assert_eq!(restored(&archive, &TestDatabase::sqlite()).await, original);
+}
+
+/// A bucket that does not exist.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_bucket_removes_nothing() {
     let server = ObjectStoreServer::start(&tool("rclone"), "other");
@@ -128,6 +153,46 @@ async fn full_disk_removes_nothing() {
     assert_eq!(restored(&archive, &TestDatabase::sqlite()).await, original);
 }
 
+/// Runs a script with `duckdb` imported; returns what it prints.
+fn duckdb(script: &str) -> String {
+    let output =
+        Command::new(tool("python")).args(["-c", &format!("import duckdb\n{script}")]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Files of a tollgate without one of the columns, and of one with a column more. The column without values stands for the
+/// one that was added later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_of_other_versions_are_restored() {
+    let empty = TestDatabase::sqlite();
+    let (database, to) = (filled(&empty).await, TestArchive::new());
+    let original = dump(&empty).await;
+    run(&database, &to.archive).await.unwrap();
+    let logs = to.files(".parquet").into_iter().filter(|file| file.to_string_lossy().contains("audit_logs"));
+    let mut logs: Vec<PathBuf> = logs.collect();
+    logs.sort();
+    for (file, columns) in logs.iter().zip(["* EXCLUDE (api_key_id)", "*, 7 AS added_later"]) {
+        let file = file.display();
+        duckdb(&format!(
+            "duckdb.sql(\"COPY (SELECT {columns} FROM read_parquet('{file}', hive_partitioning = false)) \
+             TO '{file}.new' (FORMAT parquet, COMPRESSION zstd)\")\n\
+             import os\n\
+             os.rename('{file}.new', '{file}')\n"
+        ));
+    }
+    for file in to.archive.list().await.unwrap() {
+        to.archive.verify(&file, &mut |_| {}).await.unwrap();
+    }
+    assert_eq!(restored(&to.archive, &TestDatabase::sqlite()).await, original);
+    let rows = duckdb(&format!(
+        "print(duckdb.sql(\"SELECT count(*), count(api_key_id), sum(added_later) > 0 FROM \
+         read_parquet('{}/table=rate_limit_audit_logs/*/*.parquet', union_by_name = true)\").fetchall()[0])",
+        to.folder.path().display()
+    ));
+    assert_eq!(rows.trim(), "(300, 0, True)");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn duckdb_reads_the_files_as_written() {
     let empty = TestDatabase::sqlite();
@@ -142,8 +207,7 @@ async fn duckdb_reads_the_files_as_written() {
     let rows = client.number("SELECT COUNT(*) FROM rate_limit_audit_logs").await;
     run(&database, &to.archive).await.unwrap();
     let script = format!(
-        "import duckdb\n\
-         db = duckdb.connect()\n\
+        "db = duckdb.connect()\n\
          log = \"read_parquet('{0}/table=rate_limit_audit_logs/*/*.parquet')\"\n\
          print(db.execute(f'SELECT count(*) FROM {{log}}').fetchone()[0])\n\
          for name, kind in [('timestamp', 'TIMESTAMP WITH TIME ZONE'), ('identifier', 'VARCHAR'), ('log_id', 'BIGINT'), ('degraded', 'BOOLEAN')]:\n\
@@ -156,9 +220,7 @@ async fn duckdb_reads_the_files_as_written() {
          \x20   assert db.execute(f\"SELECT count(*) FROM read_parquet('{0}/table={{table}}/*/*.parquet')\").fetchone()[0] > 0\n",
         to.folder.path().display()
     );
-    let output = Command::new(tool("python")).args(["-c", &script]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = duckdb(&script);
     let mut lines = text.lines();
     assert_eq!(lines.next().unwrap(), rows.to_string());
     assert_eq!(lines.collect::<Vec<_>>(), expected);

@@ -9,6 +9,7 @@ use super::{ArchiveArgs, block_on, format_micros, now_micros};
 use crate::input::confirm::ConfirmArgs;
 use crate::input::expiry::parse_duration;
 use crate::output::format::plural;
+use crate::output::progress::Progress;
 use crate::{CliError, Exit, Output};
 
 #[derive(Args)]
@@ -42,8 +43,9 @@ impl Prune {
         let action = format!("delete {count} with records before {}, for good", format_micros(before));
         let list: Vec<Value> = files.iter().map(file_json).collect();
         if self.dry_run {
-            for file in files {
-                output.note(&file.file.to_string());
+            let mut progress = Progress::new(output);
+            for file in &files {
+                progress.line(&file.file.to_string());
             }
             return Ok(output.result(|| json!({ "would_delete": list }), || format!("would {action}\n"))?);
         }
@@ -51,9 +53,10 @@ impl Prune {
             return Ok(Exit::Refused);
         }
         block_on(async {
+            let mut progress = Progress::new(output);
             for file in &files {
                 opened.archive.delete(file).await?;
-                output.note(&format!("{}: deleted", file.file));
+                progress.line(&format!("{}: deleted", file.file));
             }
             Ok(())
         })?;

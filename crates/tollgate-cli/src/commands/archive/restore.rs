@@ -8,6 +8,7 @@ use tollgate_stores::sql::records::RecordsDatabase;
 
 use super::{ArchiveArgs, FileArgs, OpenArchive, block_on, now_micros, process_name};
 use crate::output::format::plural;
+use crate::output::progress::Progress;
 use crate::{CliError, Exit, Output};
 
 #[derive(Args)]
@@ -48,10 +49,10 @@ async fn into_other(
     let sql = SqlSettings::from_url(url).map_err(|error| CliError::Arguments(format!("--into {error}")))?;
     let database = RecordsDatabase::connect(sql).await?;
     database.migrate().await?;
-    let mut rows = 0;
+    let (mut rows, mut progress) = (0, Progress::new(output));
     for file in files {
-        rows += database.restore(&opened.archive, file).await?;
-        output.note(&format!("{}: {} rows restored", file.file, file.rows));
+        rows += database.restore(&opened.archive, file, &mut report(file, &mut progress)).await?;
+        note(file, &mut progress);
     }
     database.close().await;
     Ok(rows)
@@ -69,11 +70,21 @@ async fn into_own(opened: &OpenArchive, files: &[ArchivedFile], output: &Output)
         return Err(CliError::Arguments(message));
     }
     let database = opened.database().await?;
-    let mut rows = 0;
+    let (name, mut rows, mut progress) = (process_name(), 0, Progress::new(output));
     for file in files {
-        rows += database.restore_here(&opened.archive, file, &process_name()).await?;
-        output.note(&format!("{}: {} rows restored", file.file, file.rows));
+        let restored =
+            database.restore_here(&opened.archive, file, &name, &mut report(file, &mut progress)).await;
+        rows += restored?;
+        note(file, &mut progress);
     }
     database.close().await;
     Ok(rows)
+}
+
+fn report<'a>(file: &'a ArchivedFile, progress: &'a mut Progress<'_>) -> impl FnMut(u64) + Send + 'a {
+    move |rows| progress.advance(&format!("{}: {rows} rows", file.file), rows, file.rows)
+}
+
+fn note(file: &ArchivedFile, progress: &mut Progress<'_>) {
+    progress.line(&format!("{}: {} rows restored", file.file, file.rows));
 }

@@ -6,6 +6,7 @@ use tollgate_stores::sql::records::ArchiveStep;
 
 use super::{ArchiveArgs, block_on, now_micros, process_name};
 use crate::output::format::plural;
+use crate::output::progress::Progress;
 use crate::{CliError, Exit, Output};
 
 #[derive(Args)]
@@ -20,10 +21,11 @@ impl Run {
         let done = block_on(async {
             let database = opened.database().await?;
             let (now, retention) = (now_micros(), opened.settings.records.retention());
-            let mut report = |step: &ArchiveStep| output.note(&describe(step));
+            let (name, mut progress) = (process_name(), Progress::new(output));
+            let mut report = |step: &ArchiveStep| show(step, &mut progress);
             // Nodes may not run: partitions for rows without one come first.
-            let maintained = database.maintain(&process_name(), now, &retention).await;
-            let run = database.archive(&opened.archive, &process_name(), now, &retention, &mut report).await;
+            let maintained = database.maintain(&name, now, &retention).await;
+            let run = database.archive(&opened.archive, &name, now, &retention, &mut report).await;
             database.close().await;
             maintained?;
             Ok(run?)
@@ -40,11 +42,17 @@ impl Run {
     }
 }
 
-fn describe(step: &ArchiveStep) -> String {
+fn show(step: &ArchiveStep, progress: &mut Progress<'_>) {
     match step {
-        ArchiveStep::Read { file, rows } => format!("{file}: {rows} rows read"),
-        ArchiveStep::Written(file) => format!("{file}: written"),
-        ArchiveStep::Verified(file) => format!("{}: verified, {} rows", file.file, file.rows),
-        ArchiveStep::Removed(file) => format!("{}: removed from the database", file.file),
+        ArchiveStep::Read { file, rows, percent } => {
+            progress.advance(&format!("{file}: {rows} rows read"), u64::from(*percent), 100);
+        }
+        ArchiveStep::Written(file) => progress.line(&format!("{file}: written")),
+        ArchiveStep::ReadBack { file, rows } => progress.count(&format!("{file}: {rows} rows read back")),
+        ArchiveStep::Verified(file) => {
+            progress.line(&format!("{}: verified, {} rows", file.file, file.rows));
+        }
+        ArchiveStep::Deleted { file, rows } => progress.count(&format!("{file}: {rows} rows removed")),
+        ArchiveStep::Removed(file) => progress.line(&format!("{}: removed from the database", file.file)),
     }
 }

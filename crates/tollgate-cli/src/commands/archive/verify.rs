@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::{ArchiveArgs, FileArgs, block_on};
 use crate::output::format::plural;
+use crate::output::progress::Progress;
 use crate::{CliError, Exit, Output};
 
 #[derive(Args)]
@@ -20,25 +21,27 @@ impl Verify {
         let opened = self.archive.open()?;
         let (files, damaged) = block_on(async {
             let files = self.files.list(&opened.archive).await?;
-            let mut damaged = Vec::new();
+            let (mut damaged, mut progress) = (Vec::new(), Progress::new(output));
             for file in &files {
-                match opened.archive.verify(file).await {
-                    Ok(()) => output.note(&format!("{}: complete, {} rows", file.file, file.rows)),
+                let name = file.file.to_string();
+                let mut report =
+                    |rows: u64| progress.advance(&format!("{name}: {rows} rows"), rows, file.rows);
+                match opened.archive.verify(file, &mut report).await {
+                    Ok(()) => progress.line(&format!("{name}: complete, {} rows", file.rows)),
                     Err(error) => {
-                        output.warning(&error.to_string());
-                        damaged.push((file.file.to_string(), error.to_string()));
+                        progress.suspend(|| output.warning(&error.to_string()));
+                        damaged.push(json!({ "file": name, "error": error.to_string() }));
                     }
                 }
             }
             Ok((files.len(), damaged))
         })?;
-        if !damaged.is_empty() {
-            let message = format!("{} of {} cannot be read back", damaged.len(), plural(files, "file"));
-            return Err(CliError::Arguments(message));
-        }
-        Ok(output.result(
-            || json!({ "files": files, "damaged": [] }),
-            || format!("{} complete\n", plural(files, "file")),
-        )?)
+        let count = plural(files, "file");
+        let text = || match damaged.len() {
+            0 => format!("{count} complete\n"),
+            number => format!("{number} of {count} cannot be read back\n"),
+        };
+        let exit = output.result(|| json!({ "files": files, "damaged": damaged }), text)?;
+        Ok(if damaged.is_empty() { exit } else { Exit::Error })
     }
 }

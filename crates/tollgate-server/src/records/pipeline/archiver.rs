@@ -64,7 +64,7 @@ impl Archiver {
     }
 
     fn note(&self, done: Result<ArchiveRun, ArchiveError>) {
-        if !matches!(done, Err(ArchiveError::Busy)) {
+        if !matches!(done, Err(ArchiveError::Busy { .. })) {
             self.stats.note_archive(done);
         }
     }

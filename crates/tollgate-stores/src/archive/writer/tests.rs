@@ -19,63 +19,91 @@ impl Random {
         (mixed ^ (mixed >> 31)) % bound
     }
 
-    /// Few small numbers are frequent, many large ones are rare.
+    /// By a power law: of 20,000 clients, the first has 4 % and the first hundredth 22 %.
     fn skewed(&mut self, bound: u64) -> u64 {
-        let range = 1 + self.below(bound);
-        self.below(range)
+        let cube = u128::from(self.below(1 << 20)).pow(3);
+        u64::try_from((cube * u128::from(bound)) >> 60).unwrap()
     }
 
     fn signed(&mut self, bound: u64) -> i64 {
         i64::try_from(self.below(bound)).unwrap()
     }
+
+    fn hex(&mut self, digits: usize) -> String {
+        format!("{:016x}", self.below(u64::MAX))[..digits].to_owned()
+    }
 }
 
-/// A minute and a half of the decision log of four nodes: refused requests, and some of those that were admitted.
-fn busy_log(rows: usize, has_request_ids: bool) -> Batch {
-    let mut random = Random(1);
-    let mut batch = Batch::new(ArchivedTable::Log);
-    let mut numbers = [0_i64; 4];
-    let mut time = 1_790_000_000_000_000_i64;
-    for _ in 0..rows {
-        time += random.signed(1_400);
-        let node = usize::try_from(random.below(4)).unwrap();
-        numbers[node] += 1;
-        let (client, rule) = (random.skewed(20_000), random.skewed(12));
-        let limit = [10, 60, 100, 1_000][usize::try_from(rule % 4).unwrap()];
-        let is_allowed = random.below(10) < 3;
-        let count = if is_allowed { random.signed(limit) } else { i64::try_from(limit).unwrap() };
-        let limit = i64::try_from(limit).unwrap();
-        let retry = (!is_allowed).then(|| 1 + i64::try_from(random.skewed(60)).unwrap());
-        let latency = 3 + i64::try_from(random.skewed(40)).unwrap();
-        let request_id = has_request_ids.then(|| format!("req_{:016x}", random.below(u64::MAX)));
-        let ints = [
-            Some((1 + i64::try_from(node).unwrap()) * (1 << 40) + numbers[node]),
-            Some(time),
-            Some(count),
-            Some(limit),
-            Some(limit - count),
-            Some(1),
-            Some(if is_allowed { 200 } else { 429 }),
-            retry,
-            Some(latency),
-            Some(0),
-            Some(0),
-        ];
+/// A visit of a client: refusals in a burst, or one request that was admitted and sampled.
+struct Visit {
+    client: u64,
+    node: u8,
+    ip: String,
+    route: u64,
+    is_allowed: bool,
+    retry: i64,
+}
+
+impl Visit {
+    fn new(random: &mut Random) -> Self {
+        let (client, from) = (random.skewed(20_000), random.below(3));
+        let ip = if client.is_multiple_of(8) {
+            format!("2001:db8:{:x}::{from}", client % 65_536)
+        } else {
+            format!("{}.{}.{}.{from}", client % 223 + 1, client / 256 % 256, client % 256)
+        };
+        let (route, is_allowed) = (random.skewed(200), random.below(10) < 3);
+        let node = u8::try_from(random.below(4)).unwrap();
+        Visit { client, node, ip, route, is_allowed, retry: 1 + random.signed(60) }
+    }
+
+    /// The integers and texts of a request of this visit, in the order of the columns.
+    fn request(&self, random: &mut Random, has_request_id: bool) -> ([Option<i64>; 9], [Option<String>; 12]) {
+        let limit = [10, 60, 100, 1_000, 5_000][usize::try_from(self.route % 5).unwrap()];
+        let is_allowed = self.is_allowed;
+        let (admitted, limit) = (1 + random.signed(limit), i64::try_from(limit).unwrap());
+        let count = if is_allowed { admitted } else { limit };
+        let latency = 4 + i64::try_from(random.skewed(400)).unwrap();
+        let retry = (!is_allowed).then_some(self.retry);
+        let status = if is_allowed { 200 } else { 429 };
+        let mut ints = [count, limit, limit - count, 1, status, 0, latency, 0, 0].map(Some);
+        ints[5] = retry;
+        let id = format!("usr_{}", Random(self.client).hex(12));
+        let method = ["GET", "GET", "GET", "POST", "PUT", "DELETE"][usize::try_from(self.route % 6).unwrap()];
         let texts = [
-            None,
-            Some(format!("user:customer-{client}")),
-            Some(format!("customer-{client}")),
-            None,
-            Some(format!("203.0.{}.{}", client / 250, client % 250)),
-            Some(format!("/api/v1/resource-{}", random.skewed(40))),
-            Some(["GET", "POST", "PUT"][usize::try_from(random.skewed(3)).unwrap()].to_owned()),
-            Some(format!("rule-{rule}")),
+            (self.client % 5 < 3).then(|| format!("tenant-{}", self.client % 50)),
+            Some(format!("user:{id}")),
+            Some(id),
+            self.client.is_multiple_of(4).then(|| format!("key_{}", Random(self.client ^ 1).hex(10))),
+            Some(self.ip.clone()),
+            Some(format!("/api/v1/resources-{}/items", self.route)),
+            Some(method.to_owned()),
+            Some(format!("rule-{}", self.route % 15)),
             Some(if is_allowed { "allowed" } else { "throttled" }.to_owned()),
             Some("eu-west-1".to_owned()),
-            Some(format!("node-{node}")),
-            request_id,
+            Some(format!("node-{}", self.node)),
+            has_request_id.then(|| format!("req_{}", random.hex(16))),
         ];
-        let (mut ints, mut texts) = (ints.into_iter(), texts.into_iter());
+        (ints, texts)
+    }
+}
+
+/// Some minutes of the decision log of four nodes: 300 visits at once, of 20,000 clients in 50 tenants.
+fn busy_log(rows: usize, has_request_ids: bool) -> Batch {
+    let mut random = Random(1);
+    let mut visits: Vec<Visit> = (0..300).map(|_| Visit::new(&mut random)).collect();
+    let mut batch = Batch::new(ArchivedTable::Log);
+    let (mut numbers, mut time) = ([0_i64; 4], 1_790_000_000_000_000_i64);
+    for _ in 0..rows {
+        time += random.signed(6_000);
+        let place = usize::try_from(random.below(300)).unwrap();
+        let visit = &visits[place];
+        let node = usize::from(visit.node);
+        numbers[node] += 1;
+        let log_id = (1 + i64::try_from(node).unwrap()) * (1 << 40) + numbers[node];
+        let (ints, texts) = visit.request(&mut random, has_request_ids);
+        let mut ints = [Some(log_id), Some(time)].into_iter().chain(ints);
+        let mut texts = texts.into_iter();
         for column in &mut batch.columns {
             match column {
                 Values::Int(values) => values.push(ints.next().unwrap()),
@@ -83,6 +111,10 @@ fn busy_log(rows: usize, has_request_ids: bool) -> Batch {
                     values.push(texts.next().unwrap().map(|text| ByteArray::from(text.into_bytes())));
                 }
             }
+        }
+        // Bursts of eleven refusals on average.
+        if visits[place].is_allowed || random.below(11) == 0 {
+            visits[place] = Visit::new(&mut random);
         }
     }
     batch

@@ -3,6 +3,7 @@
 //! For each table and period: write a file, read it back and compare, write its manifest, remove the rows. A run that ends in
 //! between is continued by the next one; rows are removed only if a verified file has them.
 
+mod copy;
 mod lease;
 mod remove;
 mod restore;
@@ -11,9 +12,9 @@ mod select;
 
 pub use self::run::{ArchiveRun, ArchiveStep};
 
+use self::lease::ArchiveLease;
 use super::maintain::Retention;
 use super::{RecordsDatabase, maintain};
-use crate::archive::reader::FileReader;
 use crate::archive::{Archive, ArchiveError, ArchivedFile};
 
 impl RecordsDatabase {
@@ -34,23 +35,19 @@ impl RecordsDatabase {
         run::run(self, archive, node, now_micros, retention, report).await
     }
 
-    /// Writes the rows of a file into this database, which need not be the one that they are from. Rows with the same key are
-    /// replaced.
+    /// Writes the rows of a file into this database, which need not be the one that they are from. Rows whose key exists stay as
+    /// they are. `report` is called with the rows written so far.
     ///
     /// # Errors
-    /// When the file is damaged, or the archive or the database fails. Some rows may have been restored.
-    pub async fn restore(&self, archive: &Archive, file: &ArchivedFile) -> Result<u64, ArchiveError> {
-        let reader = FileReader::open(&archive.store, file.file.table, file.file.path()).await?;
-        let mut totals = crate::archive::batch::Totals::default();
-        for group in reader.groups() {
-            let batch = reader.read(group).await?;
-            totals.add(&batch.totals());
-            restore::insert_rows(&self.pool, &batch).await?;
-        }
-        if !file.has(&totals) {
-            return Err(ArchiveError::damaged(&file.file, "its rows are not those that were archived"));
-        }
-        Ok(totals.rows)
+    /// When the file is damaged, or the archive or the database fails. Some rows may have been restored, unless the file is
+    /// damaged.
+    pub async fn restore(
+        &self,
+        archive: &Archive,
+        file: &ArchivedFile,
+        report: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<u64, ArchiveError> {
+        self.insert_rows(archive, file, None, report).await
     }
 
     /// As [`restore`](Self::restore), and notes that the rows are in this database again: the next run of the archive removes
@@ -63,18 +60,40 @@ impl RecordsDatabase {
         archive: &Archive,
         file: &ArchivedFile,
         node: &str,
+        report: &mut (dyn FnMut(u64) + Send),
     ) -> Result<u64, ArchiveError> {
-        let database = lease::prepare(&self.pool).await?;
-        if !lease::take(&self.pool, node).await? {
-            return Err(ArchiveError::Busy);
-        }
-        let noted = ArchivedFile { is_removed: false, database, ..file.clone() };
+        let lease = ArchiveLease::take(&self.pool, node).await?;
+        let noted = ArchivedFile { is_removed: false, database: lease.database.clone(), ..file.clone() };
         let restored = match archive.store.write_manifest(&noted).await {
-            Ok(()) => self.restore(archive, file).await,
+            Ok(()) => self.insert_rows(archive, file, Some(&lease), report).await,
             Err(error) => Err(error),
         };
-        lease::release(&self.pool, node).await?;
-        restored
+        let released = lease.release().await;
+        let rows = restored?;
+        released?;
+        Ok(rows)
+    }
+
+    async fn insert_rows(
+        &self,
+        archive: &Archive,
+        file: &ArchivedFile,
+        lease: Option<&ArchiveLease>,
+        report: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<u64, ArchiveError> {
+        archive.verify(file, &mut |_| {}).await?;
+        let reader = archive.read(file).await?;
+        let mut rows = 0;
+        for group in reader.groups() {
+            if let Some(lease) = lease {
+                lease.keep().await?;
+            }
+            let batch = reader.read(group).await?;
+            restore::insert_rows(&self.pool, &batch).await?;
+            rows += batch.rows() as u64;
+            report(rows);
+        }
+        Ok(rows)
     }
 
     /// Whether a file is beyond the retention of its table, so that its rows would be archived again at once.

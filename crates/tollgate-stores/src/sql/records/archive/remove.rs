@@ -52,40 +52,50 @@ async fn end(mut transaction: Transaction) -> Result<(), DatabaseError> {
 }
 
 /// Deletes the rows of a batch. Rows that have changed since they were archived stay.
-pub(super) async fn delete_rows(pool: &Pool, batch: &Batch) -> Result<u64, DatabaseError> {
-    let mut deleted = 0;
-    for first in (0..batch.rows()).step_by(CHUNK_ROWS) {
-        let rows = first..batch.rows().min(first + CHUNK_ROWS);
+pub(super) async fn delete_rows(pool: &Pool, batch: &Batch) -> Result<(), DatabaseError> {
+    // In the order of the primary key, so that a statement concerns one short range of it.
+    let time = &batch.columns[batch.table.keys().time];
+    let mut rows: Vec<usize> = (0..batch.rows()).collect();
+    rows.sort_unstable_by_key(|row| time.int(*row));
+    for rows in rows.chunks(CHUNK_ROWS) {
         let mut transaction = pool.begin_append().await?;
         let statement = delete_statement(transaction.engine(), batch, rows)?;
-        deleted += statement.execute(&mut transaction).await?;
+        statement.execute(&mut transaction).await?;
         transaction.commit().await?;
     }
-    Ok(deleted)
+    Ok(())
 }
 
-fn delete_statement(
+/// Compares the columns that are different in another row with the same key: a count, and the time of its creation.
+fn delete_statement<'a>(
     engine: Engine,
-    batch: &Batch,
-    rows: std::ops::Range<usize>,
-) -> Result<Statement<'_>, DatabaseError> {
+    batch: &'a Batch,
+    rows: &[usize],
+) -> Result<Statement<'a>, DatabaseError> {
     let (columns, keys) = (batch.table.columns(), batch.table.keys());
+    let micros = |column: usize, row: usize| {
+        batch.columns[column].int(row).and_then(|time| u64::try_from(time).ok()).unwrap_or(0)
+    };
+    let (first, last) = (rows.first().copied().unwrap_or(0), rows.last().copied().unwrap_or(0));
+    let time = columns[keys.time].name;
     let mut statement = Statement::new(engine, "DELETE FROM ");
-    statement.push(batch.table.as_str()).push(" WHERE (").push(columns[keys.time].name);
+    statement.push(batch.table.as_str()).push(" WHERE ").push(time).push(" >= ");
+    statement.bind_time(micros(keys.time, first))?.push(" AND ").push(time).push(" <= ");
+    statement.bind_time(micros(keys.time, last))?.push(" AND (").push(time);
     statement.push(", ").push(columns[keys.key].name);
-    if let Some(count) = keys.count {
-        statement.push(", ").push(columns[count].name);
+    if let Some((count, created)) = keys.version {
+        statement.push(", ").push(columns[count].name).push(", ").push(columns[created].name);
     }
     statement.push(if engine == Engine::Sqlite { ") IN (VALUES " } else { ") IN (" });
-    for row in rows.clone() {
-        statement.push(if row == rows.start { "(" } else { ", (" });
-        let time = batch.columns[keys.time].int(row).and_then(|time| u64::try_from(time).ok());
-        statement.bind_time(time.unwrap_or(0))?.push(", ");
+    for (number, row) in rows.iter().copied().enumerate() {
+        statement.push(if number == 0 { "(" } else { ", (" });
+        statement.bind_time(micros(keys.time, row))?.push(", ");
         let key = &batch.columns[keys.key];
         statement
             .bind(key.int(row).map_or_else(|| Value::Bytes(key.bytes(row).map(Into::into)), Value::from));
-        if let Some(count) = keys.count {
-            statement.push(", ").bind(batch.columns[count].int(row));
+        if let Some((count, created)) = keys.version {
+            statement.push(", ").bind(batch.columns[count].int(row)).push(", ");
+            statement.bind_time(micros(created, row))?;
         }
         statement.push(")");
     }

@@ -1,4 +1,4 @@
-//! Writes archived rows into the database. A row that exists is replaced, so a restore can be repeated.
+//! Writes archived rows into the database. A row that exists stays, so a restore can be repeated and overwrites nothing.
 
 use std::ops::Range;
 
@@ -49,13 +49,10 @@ fn insert_statement(
         }
         statement.push(")");
     }
-    statement.push(" ON CONFLICT (").push(columns[keys.time].name).push(", ").push(columns[keys.key].name);
-    statement.push(") DO UPDATE SET ");
-    let others = columns.iter().enumerate().filter(|(number, _)| ![keys.time, keys.key].contains(number));
-    for (position, (_, column)) in others.enumerate() {
-        statement.push(if position == 0 { "" } else { ", " });
-        statement.push(column.name).push(" = excluded.").push(column.name);
-    }
+    let (time, key) = (columns[keys.time].name, columns[keys.key].name);
+    statement.push(" ON CONFLICT (").push(time).push(", ").push(key);
+    // Changes nothing.
+    statement.push(") DO UPDATE SET ").push(key).push(" = excluded.").push(key);
     Ok(statement)
 }
 

@@ -2,7 +2,8 @@
 
 use parquet::data_type::ByteArray;
 
-use crate::archive::batch::{Batch, Values};
+use super::copy::CopyReader;
+use crate::archive::batch::{BATCH_ROWS, Batch, Values};
 use crate::archive::{ArchivedTable, Column, ColumnKind};
 use crate::sql::engine::{Pool, Row, Transaction, from_i64};
 use crate::sql::error::DatabaseError;
@@ -11,7 +12,9 @@ use crate::sql::records::queries::statement::Statement;
 use crate::sql::settings::Engine;
 
 /// Rows of one query.
-const PAGE_ROWS: usize = 8_192;
+const PAGE_ROWS: u32 = 8_192;
+/// Rows of one `COPY`.
+pub(super) const COPIED_ROWS: u32 = 32_768;
 
 /// Rows from `start` to before `end`, in microseconds since 1970.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -22,9 +25,33 @@ pub(super) struct TimeRange {
 }
 
 /// The last row of a page.
-pub(super) struct Cursor {
+struct Cursor {
     time: u64,
     key: Value<'static>,
+}
+
+/// Reads all rows of a range.
+pub(super) struct RangeReader<'a> {
+    pool: &'a Pool,
+    range: TimeRange,
+    after: Option<Cursor>,
+    is_at_end: bool,
+}
+
+impl<'a> RangeReader<'a> {
+    pub(super) fn new(pool: &'a Pool, range: TimeRange) -> Self {
+        RangeReader { pool, range, after: None, is_at_end: false }
+    }
+
+    /// The next rows; `None` at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Batch>, DatabaseError> {
+        let mut batch = Batch::new(self.range.table);
+        while batch.rows() < BATCH_ROWS && !self.is_at_end {
+            self.after = self.range.read_page(self.pool, self.after.as_ref(), &mut batch).await?;
+            self.is_at_end = self.after.is_none();
+        }
+        Ok((batch.rows() > 0).then_some(batch))
+    }
 }
 
 impl TimeRange {
@@ -37,33 +64,41 @@ impl TimeRange {
     }
 
     /// Appends the next rows to a batch; returns the cursor for the next call, or `None` at the end.
-    pub(super) async fn read_page(
+    async fn read_page(
         &self,
         pool: &Pool,
         after: Option<&Cursor>,
         batch: &mut Batch,
     ) -> Result<Option<Cursor>, DatabaseError> {
         let mut transaction = pool.begin_snapshot().await?;
-        let statement = self.select_page(transaction.engine(), after)?;
-        let rows = statement.rows(&mut transaction).await?;
+        let engine = transaction.engine();
+        let page_rows = if engine == Engine::Postgres { COPIED_ROWS } else { PAGE_ROWS };
+        let statement = self.select_page(engine, after, page_rows)?;
+        let rows = if engine == Engine::Postgres {
+            let mut reader = CopyReader::new(self.table);
+            statement.copy_out(&mut transaction, &mut |message| reader.read(message)).await?;
+            reader.append_to(batch)
+        } else {
+            let rows = statement.rows(&mut transaction).await?;
+            rows.iter().try_for_each(|row| append(self.table, row, batch))?;
+            rows.len()
+        };
         transaction.rollback().await?;
-        for row in &rows {
-            append(self.table, row, batch)?;
-        }
-        Ok(if rows.len() < PAGE_ROWS { None } else { self.cursor(batch) })
+        Ok(if rows < page_rows as usize { None } else { self.cursor(batch) })
     }
 
     fn select_page(
         &self,
         engine: Engine,
         after: Option<&Cursor>,
+        page_rows: u32,
     ) -> Result<Statement<'static>, DatabaseError> {
         let (columns, keys) = (self.table.columns(), self.table.keys());
         let (time, key) = (columns[keys.time].name, columns[keys.key].name);
         let mut statement = Statement::new(engine, "SELECT ");
         for (number, column) in columns.iter().enumerate() {
             statement.push(if number == 0 { "" } else { ", " });
-            push_column(&mut statement, column);
+            push_column(&mut statement, engine, column);
         }
         self.push(&mut statement)?;
         if let Some(Cursor { time: last, key: last_key }) = after {
@@ -73,7 +108,7 @@ impl TimeRange {
             statement.push(" OR ").push(key).push(" > ").bind(last_key.clone()).push(")");
         }
         statement.push(" ORDER BY ").push(time).push(", ").push(key);
-        statement.push(" LIMIT ").bind(u32::try_from(PAGE_ROWS).unwrap_or(u32::MAX));
+        statement.push(" LIMIT ").bind(page_rows);
         Ok(statement)
     }
 
@@ -92,8 +127,8 @@ impl TimeRange {
     pub(super) async fn totals(&self, transaction: &mut Transaction) -> Result<(u64, i64), DatabaseError> {
         let keys = self.table.keys();
         let mut statement = Statement::new(transaction.engine(), "SELECT COUNT(*), ");
-        match keys.count {
-            Some(count) => statement.sum(self.table.columns()[count].name),
+        match keys.version {
+            Some((count, _)) => statement.sum(self.table.columns()[count].name),
             None => statement.int("0"),
         };
         self.push(&mut statement)?;
@@ -120,13 +155,15 @@ impl TimeRange {
     }
 }
 
-fn push_column(statement: &mut Statement<'_>, column: &Column) {
+fn push_column(statement: &mut Statement<'_>, engine: Engine, column: &Column) {
     match column.kind {
-        ColumnKind::Int => statement.int(column.name),
-        ColumnKind::Flag => statement.flag(column.name),
-        ColumnKind::Time => statement.micros(column.name),
         ColumnKind::Address => statement.address(column.name),
-        ColumnKind::Text | ColumnKind::Hash => statement.push(column.name),
+        // `COPY` has all of them in the binary format.
+        _ if engine == Engine::Postgres => statement.push(column.name),
+        ColumnKind::Time => statement.micros(column.name),
+        ColumnKind::Int | ColumnKind::Flag | ColumnKind::Text | ColumnKind::Hash => {
+            statement.push(column.name)
+        }
     };
 }
 

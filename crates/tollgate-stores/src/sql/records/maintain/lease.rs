@@ -7,46 +7,19 @@ use crate::sql::query::Query;
 use crate::sql::records::text::Fit;
 
 /// A node that runs again within this time stays in charge.
-const LEASE_MICROS: i64 = 600 * 1_000_000;
-const HOLDER_WIDTH: usize = 256;
+pub(in crate::sql::records) const LEASE_MICROS: i64 = 600 * 1_000_000;
+pub(in crate::sql::records) const HOLDER_WIDTH: usize = 256;
 
 /// Takes or extends the lease. Returns whether this node holds it.
 pub(super) async fn take(pool: &Pool, node: &str) -> Result<bool, DatabaseError> {
-    take_named(pool, "maintain", node).await
-}
-
-/// As [`take`], for another row of the table.
-pub(in crate::sql::records) async fn take_named(
-    pool: &Pool,
-    name: &'static str,
-    node: &str,
-) -> Result<bool, DatabaseError> {
     let mut transaction = pool.begin_append().await?;
     let now = database_now(transaction.engine());
     let holder = Fit::default().text(node, HOLDER_WIDTH).into_owned();
     let mut update = Query::new("UPDATE record_maintenance SET holder = ");
     update.bind(holder.clone()).push(", expires_at_micros = ").push(now).push(" + ").bind(LEASE_MICROS);
-    update
-        .push(" WHERE name = ")
-        .bind(name)
-        .push(" AND (holder = ")
-        .bind(holder)
-        .push(" OR expires_at_micros < ");
+    update.push(" WHERE name = 'maintain' AND (holder = ").bind(holder).push(" OR expires_at_micros < ");
     update.push(now).push(")");
     let is_held = transaction.execute_counted(&update).await? == 1;
     transaction.commit().await?;
     Ok(is_held)
-}
-
-/// Ends a lease before it expires.
-pub(in crate::sql::records) async fn release_named(
-    pool: &Pool,
-    name: &'static str,
-    node: &str,
-) -> Result<(), DatabaseError> {
-    let holder = Fit::default().text(node, HOLDER_WIDTH).into_owned();
-    let mut transaction = pool.begin_append().await?;
-    let release = "UPDATE record_maintenance SET expires_at_micros = 0 WHERE name = ? AND holder = ?";
-    transaction.execute(&Query::with(release, [name.into(), holder.into()])).await?;
-    transaction.commit().await
 }

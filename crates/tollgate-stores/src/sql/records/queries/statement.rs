@@ -34,6 +34,16 @@ impl<'a> Statement<'a> {
         transaction.rows(&self.query).await
     }
 
+    /// Passes on the result of a query of PostgreSQL in the binary format of `COPY`. It must not have texts as values.
+    pub(in crate::sql::records) async fn copy_out(
+        &self,
+        transaction: &mut Transaction,
+        read: &mut (dyn FnMut(&[u8]) -> Result<(), DatabaseError> + Send),
+    ) -> Result<(), DatabaseError> {
+        let query = self.query.with_literals()?;
+        transaction.copy_out(&format!("COPY ({query}) TO STDOUT (FORMAT BINARY)"), read).await
+    }
+
     pub(in crate::sql::records) fn push(&mut self, text: &'static str) -> &mut Self {
         self.query.push(text);
         self
