@@ -104,14 +104,12 @@ impl ArchiveSettings {
         ArchiveSettings { place, endpoint: None, region: None, credentials: None, allow_http: false }
     }
 
-    /// Opens the store. Creates a missing folder; does not connect to a bucket.
-    pub(super) fn open(&self) -> Result<Arc<dyn ObjectStore>, ArchiveError> {
+    /// Opens the store. Creates a missing folder; does not connect to a bucket. `name` begins the errors.
+    pub(super) fn open(&self, name: &str) -> Result<Arc<dyn ObjectStore>, ArchiveError> {
         match &self.place {
             ArchivePlace::Folder(path) => {
-                let failed = |cause: object_store::Error| ArchiveError::Store {
-                    archive: self.place.to_string(),
-                    cause,
-                };
+                let failed =
+                    |cause: object_store::Error| ArchiveError::Store { archive: name.to_owned(), cause };
                 create_folder(path).map_err(|source| {
                     failed(object_store::Error::Generic { store: "folder", source: Box::new(source) })
                 })?;
