@@ -1,7 +1,7 @@
 //! A full disk: decisions continue, what is lost is counted, and recording resumes by itself.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -12,16 +12,20 @@ use crate::load::checks;
 use crate::stored;
 
 /// A small file system of its own, unmounted on drop.
-struct SmallDisk(PathBuf);
+pub(crate) struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(path: PathBuf, size: &str) -> Self {
+    pub(crate) fn mount(path: PathBuf, size: &str) -> Self {
         fs::create_dir_all(&path).unwrap();
         let options = format!("size={size}");
         let mounted =
             Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tollgate"]).arg(&path).status();
         assert!(mounted.unwrap().success(), "mounting a tmpfs needs root");
         SmallDisk(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 }
 
