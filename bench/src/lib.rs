@@ -1,4 +1,4 @@
-//! Shared by the drivers `rest`, `redis`, `sql`, `records`, `spool`, `library` and `allocations`.
+//! Shared by the drivers `rest`, `redis`, `sql`, `records`, `spool`, `parquet`, `library` and `allocations`.
 
 pub mod contenders;
 pub mod frames;

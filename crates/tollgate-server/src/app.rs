@@ -169,9 +169,7 @@ impl App {
             batches: BatchQueue::new(&counters),
             batch_bodies: BodyBudget::default(),
             request_ids: RequestIds::new(Seed::random()),
-            record_queries: RecordQueries::new(
-                settings.records.enabled.then(|| settings.records.sql(&settings.data_dir)),
-            ),
+            record_queries: RecordQueries::new(settings),
             limiter: Arc::new(
                 Limiter::with_records(rules, counters, records, seed)
                     .with_fallback_bounds(settings.counters.bounds()),

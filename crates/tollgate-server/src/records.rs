@@ -7,6 +7,7 @@ pub(crate) mod drain;
 mod flusher;
 pub(crate) mod identifier;
 pub(crate) mod metrics;
+mod parquet;
 pub(crate) mod pipeline;
 pub(crate) mod queries;
 pub(crate) mod recorder;
@@ -39,7 +40,7 @@ pub(crate) struct Records {
     pub(crate) traffic_sample: TrafficSample,
     /// Absent with `records.enabled = false`. Called by the check itself, which knows the latency and the request id.
     pub(crate) recorder: Option<Arc<Recorder>>,
-    /// Figures of what moves records to the database.
+    /// Figures of what moves records to the database and to Parquet files.
     pub(crate) record_stats: Arc<RecordStats>,
     refusal_log: RefusalLog,
 }

@@ -52,7 +52,8 @@ pub struct BackupBucket {
 impl BackupBucket {
     /// Does not connect yet.
     pub fn open(settings: &ArchiveSettings) -> Result<Self, BucketError> {
-        Ok(BackupBucket { store: settings.open()?, name: settings.place.to_string() })
+        let name = settings.place.to_string();
+        Ok(BackupBucket { store: settings.open(&name)?, name })
     }
 
     /// The names of all files, such as `20270131T120000Z/manifest.json`.

@@ -1,8 +1,8 @@
 //! An S3-compatible object store: rclone that serves a folder.
 
 use std::fs;
-use std::net::TcpStream;
-use std::path::Path;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -73,6 +73,16 @@ impl ObjectStoreServer {
         let copied = Command::new("cp").arg("-a").arg(away.join(".")).arg(&there).status();
         assert!(copied.expect("cp runs").success(), "the objects can be copied");
         fs::remove_dir_all(away).expect("the copy can be removed");
+    }
+
+    /// The folder with the objects of a bucket.
+    pub fn folder(&self, bucket: &str) -> PathBuf {
+        self.folder.path().join("buckets").join(bucket)
+    }
+
+    /// Its address.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
     /// Its URL.

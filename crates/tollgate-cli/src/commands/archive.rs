@@ -108,7 +108,10 @@ impl ArchiveArgs {
 impl OpenArchive {
     /// The records database, with its schema.
     async fn database(&self) -> Result<RecordsDatabase, CliError> {
-        let database = RecordsDatabase::connect(self.settings.records.sql(&self.settings.data_dir)).await?;
+        let sql = self.settings.records.sql(&self.settings.data_dir).ok_or_else(|| {
+            CliError::Arguments("records.url is \"none\": there is no records database".to_owned())
+        })?;
+        let database = RecordsDatabase::connect(sql).await?;
         database.migrate().await?;
         Ok(database)
     }

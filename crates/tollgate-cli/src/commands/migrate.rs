@@ -81,9 +81,9 @@ pub(crate) fn run(migrate: &Migrate, output: &Output) -> Result<Exit, CliError> 
     let configuration = Report::of(Schema::Configuration, sql, *dry_run)?;
     // A local file of records next to a shared configuration belongs to a node, which creates it.
     let has_records = settings.records.url.is_some() || settings.database.url.is_none();
-    let records = (settings.records.enabled && has_records)
-        .then(|| Report::of(Schema::Records, settings.records.sql(&settings.data_dir), *dry_run))
-        .transpose()?;
+    let records =
+        settings.records.sql(&settings.data_dir).filter(|_| settings.records.enabled && has_records);
+    let records = records.map(|sql| Report::of(Schema::Records, sql, *dry_run)).transpose()?;
     let json = || {
         let mut json = configuration.json(state);
         json["records"] = records.as_ref().map_or(Json::Null, |records| records.json(state));

@@ -50,6 +50,7 @@ pages! {
     getting_started_page_runs => "docs/getting-started.md",
     glossary_page_runs => "docs/glossary.md",
     operations_page_runs => "docs/operations.md",
+    parquet_page_runs => "docs/parquet.md",
     proxy_page_runs => "docs/proxy.md",
     records_page_runs => "docs/records.md",
     redis_page_runs => "docs/redis.md",

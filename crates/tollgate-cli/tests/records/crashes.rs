@@ -19,7 +19,7 @@ fn kills() -> usize {
 const TAIL_MAX: Duration = Duration::from_secs(5);
 
 /// What one killed process had answered, and when it was killed.
-struct Killed {
+pub(crate) struct Killed {
     answered: Answered,
     at: Instant,
 }
@@ -28,15 +28,31 @@ struct Killed {
 fn kills_lose_only_the_last_moments() {
     let server = PostgresServer::start();
     let url = server.create_database();
+    // Every third process finds the database down, and the next one up again with a backlog.
+    let (killed, folder) = kill_under_load(&config(&url), kills(), |round| match round % 3 {
+        1 => server.kill9(),
+        2 => server.restart(),
+        _ => {}
+    });
+    let last = start(Some(folder), "");
+    let lost_max = wait_for("the crash to be noticed", || {
+        last.metric("tollgate_records_lost_in_crash").filter(|rows| *rows > 0.0)
+    });
+    last.signal("-TERM");
+    assert!(last.ended().0.success());
+    account(&stored::request_ids(&url), stored::windows(&url).0, &killed, lost_max);
+}
+
+/// Starts a process, kills it under load, and so on. `prepare` is called before each start.
+pub(crate) fn kill_under_load(
+    config: &str,
+    kills: usize,
+    mut prepare: impl FnMut(usize),
+) -> (Vec<Killed>, tempfile::TempDir) {
     let (mut killed, mut folder) = (Vec::new(), None);
-    for round in 0..kills() {
-        // Every third process finds the database down, and the next one up again with a backlog.
-        match round % 3 {
-            1 => server.kill9(),
-            2 => server.restart(),
-            _ => {}
-        }
-        let service = start(folder, &url);
+    for round in 0..kills {
+        prepare(round);
+        let service = start(folder, config);
         let load = Load::start(&service, &format!("r{round}"));
         std::thread::sleep(Duration::from_millis(150 + 37 * (round as u64 % 11)));
         service.signal("-KILL");
@@ -44,27 +60,21 @@ fn kills_lose_only_the_last_moments() {
         killed.push(Killed { answered: load.answered(), at });
         folder = Some(service.ended().1);
     }
-    let last = start(folder, &url);
-    let lost_max = wait_for("the crash to be noticed", || {
-        last.metric("tollgate_records_lost_in_crash").filter(|rows| *rows > 0.0)
-    });
-    last.signal("-TERM");
-    assert!(last.ended().0.success());
-    account(&url, &killed, lost_max);
+    (killed, folder.unwrap())
 }
 
-fn start(folder: Option<tempfile::TempDir>, url: &str) -> Service {
+fn start(folder: Option<tempfile::TempDir>, new_config: &str) -> Service {
     match folder {
         Some(folder) => {
             let file = folder.path().join("tollgate.toml");
             Service::start(folder, Some(&file), &[])
         }
-        None => Service::with_config(&config(url)),
+        None => Service::with_config(new_config),
     }
 }
 
-fn account(url: &str, killed: &[Killed], lost_max: f64) {
-    let ids = stored::request_ids(url);
+/// `ids` are those in the log, `requests` the sum of the window records.
+pub(crate) fn account(ids: &[String], requests: i64, killed: &[Killed], lost_max: f64) {
     let stored: HashSet<&str> = ids.iter().map(String::as_str).collect();
     assert_eq!(ids.len(), stored.len(), "duplicates in the log");
     let known: HashSet<&str> = killed
@@ -87,7 +97,6 @@ fn account(url: &str, killed: &[Killed], lost_max: f64) {
         "{} kills: {answered} answered, {lost} lost, the oldest {longest:?} before its kill",
         killed.len()
     );
-    let (requests, ..) = stored::windows(url);
     assert!(requests <= known.len() as i64, "window records count a request twice");
     assert!(answered > 100 * killed.len() / 10, "too little load to show anything: {answered}");
 }

@@ -25,5 +25,7 @@ mod disk;
 mod exports;
 mod load;
 mod outages;
+mod parquet;
+mod parquet_rows;
 mod permissions;
 mod stored;

@@ -77,7 +77,19 @@ fn exported() -> BTreeMap<String, Family> {
     all.extend(families(&service.get("/metrics").text));
     all.extend(families(&metrics_over_tls()));
     all.extend(families(&Service::with_config(PROXY).get("/metrics").text));
+    all.extend(families(&metrics_with_parquet_files()));
     all
+}
+
+/// The metrics of a node with `[records.parquet]`.
+fn metrics_with_parquet_files() -> String {
+    let folder = TempDir::new().unwrap();
+    let service =
+        Service::with_config(&format!("[records]\nparquet = \"file://{}\"", folder.path().display()));
+    wait_for("the spools", || {
+        let text = service.get("/metrics").text;
+        text.contains("tollgate_record_parquet_up").then_some(text)
+    })
 }
 
 /// A node with a reverse proxy.
@@ -162,14 +174,19 @@ fn operations_table_equals_the_exported_metrics() {
 }
 
 #[test]
-fn memory_node_without_tls_and_proxy_exports_all_other_metrics() {
+fn memory_node_exports_all_metrics_of_what_it_uses() {
     let service = Service::with_config(
         "[[rules]]\nname = \"trial\"\nper = \"user\"\naction = \"log_only\"\ncount = \"on_failure\"\n\
          limits = [{ requests = 1, window = \"1h\" }]",
     );
     service.check("alice", "/x");
     let is_absent = |name: &str| {
-        let starts = ["tollgate_store_", "tollgate_tls_", "tollgate_degraded_decisions_total"];
+        let starts = [
+            "tollgate_store_",
+            "tollgate_tls_",
+            "tollgate_record_parquet_",
+            "tollgate_degraded_decisions_total",
+        ];
         let is_of_proxy = name.starts_with("tollgate_upstream_")
             || (name.starts_with("tollgate_proxy_") && !name.starts_with("tollgate_proxy_headers_"));
         is_of_proxy || starts.iter().any(|start| name.starts_with(start))

@@ -29,7 +29,7 @@ async fn reader(call: &Call) -> Result<RecordReader, ApiError> {
 impl From<RecordsUnavailable> for ApiError {
     fn from(error: RecordsUnavailable) -> Self {
         match error {
-            RecordsUnavailable::Disabled => ApiError::new(Code::Conflict, error.to_string()),
+            RecordsUnavailable::NoDatabase(_) => ApiError::new(Code::Conflict, error.to_string()),
             RecordsUnavailable::Database(error) => query_error(&error),
         }
     }

@@ -14,6 +14,7 @@ mod file;
 mod hosts;
 mod identity;
 mod jwt;
+mod parquet;
 mod proxy;
 mod read;
 mod records;
@@ -46,6 +47,7 @@ pub(crate) use self::file::FileStamp;
 use self::file::read_file;
 pub use self::file::read_text;
 pub(crate) use self::jwt::{InvalidToken, JwtIssuer, JwtKeys, JwtSettings, KeyOrigin};
+pub use self::parquet::ParquetSection;
 pub use self::proxy::{
     AccessLogFormat, Balance, HealthCheckSettings, HostHeader, ProxySettings, RouteSettings,
     UpstreamProtocol, UpstreamTimeouts, UpstreamUrl,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::Timestamp;
 
 use crate::ServiceLimiter;
-use crate::records::queries::RecordsUnavailable;
+use crate::records::queries::{NoRecords, RecordsUnavailable};
 use crate::records::recorder::Recorder;
 use crate::records::top::TopSummary;
 use crate::runtime::clock::Clock;
@@ -51,7 +51,7 @@ pub(crate) async fn collect(
     limiter: &ServiceLimiter,
     now: Timestamp,
 ) -> Result<FleetTop, RecordsUnavailable> {
-    let recorder = limiter.records().recorder.as_ref().ok_or(RecordsUnavailable::Disabled)?;
+    let recorder = limiter.records().recorder.as_ref().ok_or(NoRecords::Disabled)?;
     let own = own_summary(recorder, now).await;
     let Some(redis) = limiter.counters().redis() else {
         return Ok(FleetTop { summary: own, nodes: 1, nodes_missing: 0, degraded: false });

@@ -26,7 +26,7 @@ pub(crate) enum SpooledAggregate {
 pub(crate) struct SpooledWindow(Bytes);
 
 /// What a window row has beside its key.
-#[derive(Copy, Clone)]
+#[derive(Copy, Clone, Default)]
 pub(crate) struct WindowSums {
     pub(crate) allowed: u64,
     pub(crate) refused: u64,
@@ -312,6 +312,14 @@ pub(crate) fn has_texts(mut fields: &[u8], texts: [Option<&str>; 4]) -> bool {
     fields.is_empty()
 }
 
+impl WindowSums {
+    pub(crate) fn add(&mut self, more: WindowSums) {
+        self.allowed = self.allowed.saturating_add(more.allowed);
+        self.refused = self.refused.saturating_add(more.refused);
+        self.limit_value = more.limit_value.or(self.limit_value);
+    }
+}
+
 /// The key of a window record.
 pub(crate) struct WindowKey<'a> {
     pub(crate) identifier: &'a str,
@@ -328,6 +336,18 @@ impl<'a> WindowKey<'a> {
             tenant: fields.borrowed().ok()?,
             route: fields.borrowed().ok()??,
         })
+    }
+
+    pub(crate) fn row(&self, start_micros: u64, sums: WindowSums) -> WindowRow {
+        WindowRow {
+            start_micros,
+            identifier: self.identifier.to_owned(),
+            tenant: self.tenant.map(ToOwned::to_owned),
+            route: self.route.to_owned(),
+            allowed: sums.allowed,
+            refused: sums.refused,
+            limit_value: sums.limit_value,
+        }
     }
 }
 

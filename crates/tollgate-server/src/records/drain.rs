@@ -24,9 +24,10 @@ use tracing::{error, warn};
 pub(crate) use self::database::{AggregateSink, DecisionSink, RecordsConnection};
 use self::delivery::{Delivery, Piece, Stopped};
 pub(crate) use self::quarantine::Quarantine;
+pub(in crate::records) use self::quarantine::QuarantinedRow;
 use self::sink::BatchSink;
 pub(crate) use self::stats::DrainStats;
-use super::spool::{Batch, SpoolReader, SpoolWatch};
+use super::spool::{Batch, SpoolReader, SpoolStats, SpoolWatch};
 
 /// A batch is not larger, whatever its rows are.
 const BATCH_BYTES_MAX: usize = 16 << 20;
@@ -151,21 +152,9 @@ impl<S: BatchSink> Drain<S> {
 
     /// Waits until a batch is worth storing. `false` if the spool is empty and its writer is closed.
     async fn wait_for_rows(&self) -> bool {
-        while self.backlog() == 0 {
-            if self.watch.is_closed() {
-                return self.backlog() > 0;
-            }
-            self.watch.changed().await;
-        }
-        let collecting = tokio::time::sleep(self.settings.collect_for);
-        tokio::pin!(collecting);
-        while !self.watch.is_closed() && self.backlog() < self.settings.rows_max as u64 {
-            tokio::select! {
-                () = &mut collecting => break,
-                () = self.watch.changed() => {}
-            }
-        }
-        true
+        let rows_max = self.settings.rows_max as u64;
+        let is_enough = |stats: &SpoolStats| stats.backlog_rows.get() >= rows_max;
+        self.watch.wait_for_rows(self.settings.collect_for, is_enough).await
     }
 
     async fn read(&mut self) -> io::Result<Option<DecodedBatch<S::Row>>> {

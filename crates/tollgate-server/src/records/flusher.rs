@@ -55,8 +55,9 @@ impl FlusherHandle {
 pub(crate) struct Flusher {
     recorder: Arc<Recorder>,
     stats: Arc<FlushStats>,
-    log: SpoolWriter,
-    counts: SpoolWriter,
+    /// One for each target, as of the counts.
+    log: Vec<SpoolWriter>,
+    counts: Vec<SpoolWriter>,
     fsync_every: Duration,
     clock: Clock,
     rows: Rows,
@@ -71,8 +72,8 @@ impl Flusher {
     pub(crate) fn new(
         recorder: Arc<Recorder>,
         stats: Arc<FlushStats>,
-        log: SpoolWriter,
-        counts: SpoolWriter,
+        log: Vec<SpoolWriter>,
+        counts: Vec<SpoolWriter>,
         fsync_every: Duration,
         clock: Clock,
     ) -> Self {
@@ -116,8 +117,7 @@ impl Flusher {
                 self.flush_counts();
             }
             if is_last {
-                self.log.close();
-                self.counts.close();
+                self.log.into_iter().chain(self.counts).for_each(SpoolWriter::close);
                 return;
             }
         }
@@ -129,17 +129,21 @@ impl Flusher {
             self.recorder.log.swap(shard, &mut self.rows);
             if self.rows.count > 0 {
                 self.stats.log_rows.fetch_add(u64::from(self.rows.count), Ordering::Relaxed);
-                self.log.append(self.rows.count, &self.rows.bytes);
+                self.log.iter_mut().for_each(|log| log.append(self.rows.count, &self.rows.bytes));
             }
         }
-        self.log.sync();
+        for log in &mut self.log {
+            log.sync();
+        }
     }
 
     fn flush_counts(&mut self) {
         self.flush_windows();
         self.flush_rollups();
         append(&mut self.counts, &mut self.frame);
-        self.counts.sync();
+        for counts in &mut self.counts {
+            counts.sync();
+        }
     }
 
     fn flush_windows(&mut self) {
@@ -219,9 +223,9 @@ impl Flusher {
 }
 
 /// Appends a frame and empties it.
-fn append(spool: &mut SpoolWriter, frame: &mut Rows) {
+fn append(spools: &mut [SpoolWriter], frame: &mut Rows) {
     if frame.count > 0 {
-        spool.append(frame.count, &frame.bytes);
+        spools.iter_mut().for_each(|spool| spool.append(frame.count, &frame.bytes));
         frame.clear();
     }
 }

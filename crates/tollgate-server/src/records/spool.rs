@@ -1,4 +1,4 @@
-//! The spool: rows on disk between the recorder and the database of records.
+//! The spool: rows on disk between the recorder and one of its targets, the database of records or Parquet files.
 //!
 //! A directory of segments, `0000000001.rows` and so on, of up to 8 MB. A segment is a header and frames:
 //!
@@ -39,6 +39,13 @@ pub(crate) use self::writer::SpoolWriter;
 /// When the directory or one of its files cannot be read or written.
 pub(crate) fn open(dir: &Path, bytes_max: u64) -> io::Result<(SpoolWriter, SpoolReader, Recovery)> {
     open_on(RealDisk, dir, bytes_max)
+}
+
+/// Whether the spool in a directory has rows.
+pub(crate) fn has_rows(dir: &Path) -> bool {
+    let is_segment = |path: &Path| path.extension().is_some_and(|extension| extension == "rows");
+    let mut entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.any(|entry| is_segment(&entry.path()))
 }
 
 fn open_on<D: Disk>(

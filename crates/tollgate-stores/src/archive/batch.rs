@@ -16,6 +16,13 @@ pub(crate) enum Values {
     Bytes(Vec<Option<ByteArray>>),
 }
 
+/// One value of a row.
+#[derive(Clone, Debug)]
+pub(crate) enum Cell {
+    Int(Option<i64>),
+    Bytes(Option<ByteArray>),
+}
+
 /// Rows of one table.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Batch {
@@ -61,6 +68,21 @@ impl Values {
         self.bytes(row).and_then(|bytes| str::from_utf8(bytes).ok())
     }
 
+    fn append(&mut self, other: Values) {
+        match (self, other) {
+            (Values::Int(values), Values::Int(more)) => values.extend(more),
+            (Values::Bytes(values), Values::Bytes(more)) => values.extend(more),
+            _ => debug_assert!(false, "columns of one table have one type"),
+        }
+    }
+
+    fn split_off(&mut self, row: usize) -> Values {
+        match self {
+            Values::Int(values) => Values::Int(values.split_off(row)),
+            Values::Bytes(values) => Values::Bytes(values.split_off(row)),
+        }
+    }
+
     /// A column without any value.
     pub(crate) fn nulls(is_int: bool, rows: usize) -> Self {
         if is_int { Values::Int(vec![None; rows]) } else { Values::Bytes(vec![None; rows]) }
@@ -75,6 +97,32 @@ impl Batch {
 
     pub(crate) fn rows(&self) -> usize {
         self.columns.first().map_or(0, Values::len)
+    }
+
+    /// Adds a row with a value for each column.
+    pub(crate) fn push<const N: usize>(&mut self, cells: [Cell; N]) {
+        debug_assert_eq!(N, self.columns.len(), "a value for each column");
+        for (column, cell) in self.columns.iter_mut().zip(cells) {
+            match (column, cell) {
+                (Values::Int(values), Cell::Int(value)) => values.push(value),
+                (Values::Bytes(values), Cell::Bytes(value)) => values.push(value),
+                (Values::Int(values), Cell::Bytes(_)) => values.push(None),
+                (Values::Bytes(values), Cell::Int(_)) => values.push(None),
+            }
+        }
+    }
+
+    /// Adds the rows of another batch of the same table.
+    pub(crate) fn append(&mut self, other: Batch) {
+        for (column, more) in self.columns.iter_mut().zip(other.columns) {
+            column.append(more);
+        }
+    }
+
+    /// Removes the rows from this one on, and returns them.
+    pub(crate) fn split_off(&mut self, row: usize) -> Batch {
+        let columns = self.columns.iter_mut().map(|column| column.split_off(row)).collect();
+        Batch { table: self.table, columns }
     }
 
     /// The rows in the order of the archive: by subject, then by time.
@@ -132,6 +180,14 @@ impl Batch {
                 out.extend_from_slice(bytes);
             }
         }
+    }
+}
+
+/// As it is written to the footer of a file.
+impl std::fmt::Display for Totals {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Totals { rows, sum, checksum, .. } = self;
+        write!(out, "rows={rows} sum={sum} checksum={checksum:032x}")
     }
 }
 

@@ -12,15 +12,15 @@ pub enum ArchiveError {
     #[error("{0}")]
     Settings(#[from] ArchiveSettingsError),
     /// The folder or the object store failed: unreachable, full, or without permission. A retry may succeed.
-    #[error("archive {archive}: {}", root_cause(.cause))]
+    #[error("{archive}: {}", root_cause(.cause))]
     Store {
-        /// The archive.
+        /// What failed, with its place.
         archive: String,
         /// The error of the store.
         cause: object_store::Error,
     },
     /// A file is not what was written: damaged, or not from tollgate.
-    #[error("archive file {file} is damaged: {reason}")]
+    #[error("Parquet file {file} is damaged: {reason}")]
     Damaged {
         /// The file.
         file: String,

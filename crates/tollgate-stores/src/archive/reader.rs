@@ -21,6 +21,7 @@ use super::batch::{Batch, Totals, Values};
 use super::error::{ArchiveError, in_file};
 use super::store::ArchiveStore;
 use super::table::{ArchivedTable, Column, ColumnKind};
+use super::writer::TOTALS;
 
 /// What is read from the end of a file at first.
 const FOOTER_GUESS: u64 = 64 * 1024;
@@ -61,6 +62,29 @@ impl FileReader {
 
     pub(crate) fn groups(&self) -> Range<usize> {
         0..self.metadata.num_row_groups()
+    }
+
+    /// Reads all rows and compares them with the totals in the footer.
+    pub(crate) async fn verify(&self) -> Result<(), ArchiveError> {
+        let mut totals = Totals::default();
+        for group in self.groups() {
+            totals.add(&self.read(group).await?.totals());
+        }
+        self.expect(&totals)
+    }
+
+    /// Fails if the footer has no totals, or others.
+    pub(crate) fn expect(&self, found: &Totals) -> Result<(), ArchiveError> {
+        let written = self.metadata.file_metadata().key_value_metadata().into_iter().flatten();
+        let written = written.filter(|entry| entry.key == TOTALS).find_map(|entry| entry.value.as_deref());
+        if written == Some(found.to_string().as_str()) {
+            return Ok(());
+        }
+        let written = written.unwrap_or("none");
+        Err(ArchiveError::damaged(
+            &self.path,
+            format!("its footer has the totals {written}, its rows {found}"),
+        ))
     }
 
     /// The earliest and the latest time of a row group, from its statistics.

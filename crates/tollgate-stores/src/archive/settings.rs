@@ -107,19 +107,17 @@ impl ArchiveSettings {
     /// The archive in messages: its URL, and the address of its store if it has one.
     pub(super) fn name(&self) -> String {
         match &self.endpoint {
-            Some(endpoint) => format!("{} at {endpoint}", self.place),
-            None => self.place.to_string(),
+            Some(endpoint) => format!("archive {} at {endpoint}", self.place),
+            None => format!("archive {}", self.place),
         }
     }
 
-    /// Opens the store. Creates a missing folder; does not connect to a bucket.
-    pub(crate) fn open(&self) -> Result<Arc<dyn ObjectStore>, ArchiveError> {
+    /// Opens the store. Creates a missing folder; does not connect to a bucket. `name` begins the errors.
+    pub(crate) fn open(&self, name: &str) -> Result<Arc<dyn ObjectStore>, ArchiveError> {
         match &self.place {
             ArchivePlace::Folder(path) => {
-                let failed = |cause: object_store::Error| ArchiveError::Store {
-                    archive: self.place.to_string(),
-                    cause,
-                };
+                let failed =
+                    |cause: object_store::Error| ArchiveError::Store { archive: name.to_owned(), cause };
                 create_folder(path).map_err(|error| {
                     let source = format!("cannot create the folder: {error}").into();
                     failed(object_store::Error::Generic { store: "folder", source })

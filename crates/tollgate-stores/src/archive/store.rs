@@ -38,7 +38,12 @@ pub(crate) struct Upload {
 
 impl ArchiveStore {
     pub(crate) fn open(settings: &ArchiveSettings) -> Result<Self, ArchiveError> {
-        Ok(ArchiveStore { store: settings.open()?, name: settings.name().into() })
+        ArchiveStore::open_as(settings, settings.name())
+    }
+
+    /// `name` begins the errors.
+    pub(crate) fn open_as(settings: &ArchiveSettings, name: String) -> Result<Self, ArchiveError> {
+        Ok(ArchiveStore { store: settings.open(&name)?, name: name.into() })
     }
 
     pub(crate) async fn size(&self, path: &Path) -> Result<u64, ArchiveError> {
@@ -74,6 +79,29 @@ impl ArchiveStore {
         let upload = self.store.put_multipart(path).await.map_err(|cause| self.failed(cause))?;
         let parts = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
         Ok(Upload { store: self.clone(), parts, bytes: 0 })
+    }
+
+    /// Writes a file as a whole.
+    pub(crate) async fn put(&self, path: &Path, pieces: &[Bytes]) -> Result<(), ArchiveError> {
+        if pieces.iter().map(Bytes::len).sum::<usize>() <= PART_BYTES {
+            let put = self.store.put(path, pieces.iter().cloned().collect()).await;
+            return put.map(drop).map_err(|cause| self.failed(cause));
+        }
+        let mut upload = self.create(path).await?;
+        for piece in pieces {
+            if let Err(error) = upload.write(piece.clone()).await {
+                upload.abort().await;
+                return Err(error);
+            }
+        }
+        upload.finish().await.map(drop)
+    }
+
+    /// The objects in a folder, with their sizes.
+    pub(crate) async fn objects(&self, folder: &str) -> Result<Vec<(Path, u64)>, ArchiveError> {
+        let objects = self.store.list(Some(&Path::from(folder))).try_collect::<Vec<_>>().await;
+        let objects = objects.map_err(|cause| self.failed(cause))?;
+        Ok(objects.into_iter().map(|object| (object.location, object.size)).collect())
     }
 
     /// Deletes an object. One that does not exist is no error.

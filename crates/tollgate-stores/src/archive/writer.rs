@@ -8,12 +8,12 @@ use parquet::basic::{
 };
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::SortingColumn;
+use parquet::file::metadata::{KeyValue, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::{ColumnPath, Type};
 
-use super::batch::{BATCH_ROWS, Batch, Values};
+use super::batch::{BATCH_ROWS, Batch, Totals, Values};
 use super::table::{ArchivedTable, Column, ColumnKind, Packing};
 
 const ZSTD_LEVEL: i32 = 3;
@@ -21,6 +21,9 @@ const ZSTD_LEVEL: i32 = 3;
 const BLOOM_FALSE_POSITIVES: f64 = 0.02;
 /// The writer, in the footer.
 const CREATED_BY: &str = concat!("tollgate ", env!("CARGO_PKG_VERSION"));
+
+/// The key of the totals in the footer.
+pub(super) const TOTALS: &str = "tollgate.totals";
 
 /// Writes one file. Each batch becomes a row group, sorted by subject and time.
 pub(crate) struct FileWriter {
@@ -52,6 +55,13 @@ impl FileWriter {
         }
         group.close()?;
         self.take()
+    }
+
+    /// As [`finish`](Self::finish), with the totals of all rows in the footer.
+    pub(crate) fn finish_with(mut self, totals: &Totals) -> Result<Bytes, ParquetError> {
+        let totals = KeyValue::new(TOTALS.to_owned(), totals.to_string());
+        self.writer.append_key_value_metadata(totals);
+        self.finish()
     }
 
     /// The last bytes of the file.

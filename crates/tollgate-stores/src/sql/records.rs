@@ -16,7 +16,7 @@ mod queries;
 mod rollups;
 mod rows;
 mod source;
-mod text;
+pub(crate) mod text;
 mod time;
 mod windows;
 
@@ -30,4 +30,6 @@ pub use self::queries::{
     RequestCounts, RollupCursor, RouteUsage, StoredDecision, StoredRollup, StoredWindow, TenantFilter,
     TrendPoint, Usage, UsagePeriod, Violation, WindowCursor,
 };
+pub(crate) use self::rollups::{Key as RollupKey, hash as rollup_key_hash, merge_into as merge_rollups};
 pub use self::rows::{DecisionKind, DecisionRow, RollupRow, RowRange, SourceId, WindowRow};
+pub(crate) use self::windows::key_hash_of as window_key_hash;

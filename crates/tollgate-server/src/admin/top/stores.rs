@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::config::sync::SyncState;
-use crate::records::pipeline::RecordStats;
+use crate::records::pipeline::{RecordStats, SpoolName};
 use crate::records::recorder::Recorder;
 use crate::records::spool::SpoolStats;
 
@@ -42,11 +42,11 @@ pub(crate) struct DatabaseView {
     error: Option<String>,
 }
 
-/// The records of decisions, on their way to their database.
+/// The records of decisions, on their way to their database and to Parquet files.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RecordStoreView {
-    /// `up`, `starting` (the spool is not open), `waiting` (rows wait in the spool for the database) or `dropping` (the spool cannot
-    /// be written).
+    /// `up`, `starting` (the spool is not open), `waiting` (rows wait in the spool for the database or for the store of Parquet
+    /// files) or `dropping` (the spool cannot be written).
     state: &'static str,
     /// What is wrong; absent if nothing is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +55,7 @@ pub(crate) struct RecordStoreView {
     backlog_rows: u64,
     /// Rows, and requests in counts, that this process has dropped.
     dropped_rows: u64,
-    /// Rows that were set aside because the database did not take them.
+    /// Rows that were set aside because they could not be stored.
     quarantined_rows: u64,
 }
 
@@ -96,29 +96,28 @@ impl DatabaseView {
 
 impl RecordStoreView {
     fn new(pipeline: &RecordStats, recorder: Option<&Recorder>) -> Self {
-        let spools = pipeline.spools().map(|spools| &spools[..]).unwrap_or_default();
-        let drains = pipeline.drains().map(|drains| &drains[..]).unwrap_or_default();
+        let spools = pipeline.spools();
         let state = if spools.is_empty() {
             "starting"
-        } else if spools.iter().any(|spool| spool.last_error.lock().is_some()) {
+        } else if spools.iter().any(|(_, spool)| spool.last_error.lock().is_some()) {
             "dropping"
-        } else if drains.iter().any(|drain| drain.last_error().is_some()) {
+        } else if pipeline.targets().any(|target| target.last_error().is_some()) {
             "waiting"
         } else {
             "up"
         };
         let in_memory =
             recorder.map_or(0, |recorder| recorder.dropped().iter().map(|(_, count)| count).sum());
-        let dropped = |spool: &Arc<SpoolStats>| {
+        let dropped = |(_, spool): &(SpoolName, Arc<SpoolStats>)| {
             spool.rows_dropped_full.get() + spool.rows_dropped_disk.get() + spool.rows_damaged.get()
         };
         let in_spools: u64 = spools.iter().map(dropped).sum();
         RecordStoreView {
             state,
             error: pipeline.problem(),
-            backlog_rows: spools.iter().map(|spool| spool.backlog_rows.get()).sum(),
+            backlog_rows: spools.iter().map(|(_, spool)| spool.backlog_rows.get()).sum(),
             dropped_rows: in_spools.saturating_add(in_memory),
-            quarantined_rows: drains.iter().map(|drain| drain.rows_quarantined.get()).sum(),
+            quarantined_rows: pipeline.targets().map(|target| target.rows_quarantined.get()).sum(),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollgate::config::TableReader;
 use tollgate::config::values::{boolean, text};
+use tollgate::config::{TableReader, Value};
 use tollgate_stores::archive::{ArchiveCredentials, ArchivePlace, ArchiveSettings};
 use tollgate_stores::redis::Secret;
 
@@ -29,9 +29,19 @@ pub struct ArchiveSection {
 
 /// Reads the section.
 pub(super) fn read(fields: &mut TableReader<'_, '_>) -> Option<ArchiveSection> {
-    let place =
-        fields.read("url", |value| ArchivePlace::parse(&text(value)?).map_err(|error| error.to_string()));
     let keep = fields.read("keep", duration(DAY, DAY * 36_500)).unwrap_or(KEEP);
+    let (archive, secret_file) = read_store(fields)?;
+    Some(ArchiveSection { archive, keep, secret_file })
+}
+
+/// Parses the URL of a folder or bucket.
+pub(super) fn place(value: &Value) -> Result<ArchivePlace, String> {
+    ArchivePlace::parse(&text(value)?).map_err(|error| error.to_string())
+}
+
+/// Reads the keys that say how files are reached, and the file of the secret, if any.
+pub(super) fn read_store(fields: &mut TableReader<'_, '_>) -> Option<(ArchiveSettings, Option<PathBuf>)> {
+    let place = fields.read("url", place);
     let allow_http = fields.read("allow_http", boolean).unwrap_or(false);
     let endpoint = fields.read("endpoint", |value| endpoint(text(value)?, allow_http));
     let region = fields.read("region", text);
@@ -66,8 +76,7 @@ pub(super) fn read(fields: &mut TableReader<'_, '_>) -> Option<ArchiveSection> {
         access_key_id,
         secret_access_key: Secret(secret),
     });
-    let archive = ArchiveSettings { place: place?, endpoint, region, credentials, allow_http };
-    Some(ArchiveSection { archive, keep, secret_file })
+    Some((ArchiveSettings { place: place?, endpoint, region, credentials, allow_http }, secret_file))
 }
 
 /// Requests are signed, but records would be readable on the way.

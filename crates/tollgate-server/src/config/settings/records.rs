@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use tollgate::config::TableReader;
-use tollgate::config::values::{boolean, integer, sample_rate};
+use tollgate::config::values::{boolean, integer, sample_rate, text};
 use tollgate::rules::SampleRate;
 use tollgate_stores::redis::Secret;
 use tollgate_stores::sql::records::Retention;
@@ -12,10 +12,13 @@ use tollgate_stores::sql::{Engine, SqlSettings};
 
 use super::archive::{self, ArchiveSection};
 use super::database;
+use super::parquet::{self, ParquetSection};
 use super::read::duration;
 
 /// The default database in the data directory.
 const FILE: &str = "records.db";
+/// The URL that switches the database off.
+pub(super) const NO_DATABASE: &str = "none";
 const MEGABYTE: u64 = 1_000_000;
 const BYTES_MAX: u64 = 1_000_000 * MEGABYTE;
 const DAY: Duration = Duration::from_hours(24);
@@ -27,6 +30,8 @@ const CONNECTIONS: u32 = 6;
 pub struct RecordSettings {
     /// Whether anything is recorded.
     pub enabled: bool,
+    /// Whether records are stored in a database.
+    pub has_database: bool,
     /// The database; by default a SQLite file in the data directory.
     pub url: Option<Secret>,
     /// The share of admitted requests in the decision log. Refused ones are all in it.
@@ -45,12 +50,15 @@ pub struct RecordSettings {
     pub rollup_retention: Duration,
     /// Where records go after that, if anywhere.
     pub archive: Option<ArchiveSection>,
+    /// Where records are written as Parquet files, if anywhere.
+    pub parquet: Option<ParquetSection>,
 }
 
 impl Default for RecordSettings {
     fn default() -> Self {
         RecordSettings {
             enabled: true,
+            has_database: true,
             url: None,
             sample_allowed: SampleRate::new(0.01).unwrap_or(SampleRate::NONE),
             fsync_every: Duration::from_millis(200),
@@ -60,18 +68,22 @@ impl Default for RecordSettings {
             window_retention: DAY * 30,
             rollup_retention: DAY * 90,
             archive: None,
+            parquet: None,
         }
     }
 }
 
 impl RecordSettings {
-    /// How the database is reached.
-    pub fn sql(&self, data_dir: &Path) -> SqlSettings {
+    /// How the database is reached; `None` if there is none.
+    pub fn sql(&self, data_dir: &Path) -> Option<SqlSettings> {
+        if !self.has_database {
+            return None;
+        }
         // Invalid URLs are rejected when the settings are read.
         let written = self.url.as_ref().and_then(|url| SqlSettings::from_url(&url.0).ok());
         let mut sql = written.unwrap_or_else(|| SqlSettings::sqlite(data_dir.join(FILE)));
         sql.connections_max = CONNECTIONS;
-        sql
+        Some(sql)
     }
 
     /// How long rows stay in the database.
@@ -87,7 +99,7 @@ impl RecordSettings {
 
     /// Whether the database is a local file, whose size is bounded.
     pub fn is_local(&self, data_dir: &Path) -> bool {
-        self.sql(data_dir).engine() == Engine::Sqlite
+        self.sql(data_dir).is_some_and(|sql| sql.engine() == Engine::Sqlite)
     }
 }
 
@@ -96,9 +108,14 @@ pub(super) fn read(fields: &mut TableReader<'_, '_>) -> RecordSettings {
     let default = RecordSettings::default();
     let retention = duration(DAY, DAY * 3_650);
     let interval = duration(Duration::from_millis(10), Duration::from_secs(10));
-    RecordSettings {
+    let has_database = fields.peek("url", text).as_deref() != Some(NO_DATABASE);
+    if !has_database {
+        fields.skip("url");
+    }
+    let settings = RecordSettings {
         enabled: fields.read("enabled", boolean).unwrap_or(default.enabled),
-        url: fields.read("url", database::url),
+        has_database,
+        url: if has_database { fields.read("url", database::url) } else { None },
         sample_allowed: fields.read("sample_allowed", sample_rate).unwrap_or(default.sample_allowed),
         fsync_every: fields.read("fsync_every", interval).unwrap_or(default.fsync_every),
         spool_bytes_max: (fields.read("spool_bytes_max", integer(20 * MEGABYTE..=BYTES_MAX)))
@@ -109,6 +126,26 @@ pub(super) fn read(fields: &mut TableReader<'_, '_>) -> RecordSettings {
         window_retention: fields.read("window_retention", &retention).unwrap_or(default.window_retention),
         rollup_retention: fields.read("rollup_retention", &retention).unwrap_or(default.rollup_retention),
         archive: fields.table("archive", archive::read).flatten(),
+        parquet: parquet::read(fields),
+    };
+    check_places(fields, &settings);
+    settings
+}
+
+fn check_places(fields: &mut TableReader<'_, '_>, settings: &RecordSettings) {
+    if !settings.has_database && !fields.has("parquet") {
+        let reason = "\"none\" needs records.parquet; to record nothing, set records.enabled = false";
+        fields.report("url", reason.to_owned());
+    }
+    if !settings.has_database && fields.has("archive") {
+        let reason = "needs a records database, and records.url is \"none\"; remove this section";
+        fields.report("archive", reason.to_owned());
+    }
+    if let (Some(parquet), Some(archive)) = (&settings.parquet, &settings.archive)
+        && parquet.files.place == archive.archive.place
+    {
+        let reason = "must be another folder or prefix than records.archive.url";
+        fields.report("parquet", reason.to_owned());
     }
 }
 
@@ -141,6 +178,8 @@ mod tests {
             window_retention: DAY * 3,
             rollup_retention: DAY * 4,
             archive: None,
+            parquet: None,
+            has_database: true,
         };
         assert_eq!(settings, expected);
         assert!(!format!("{settings:?}").contains("canary"));
@@ -149,7 +188,7 @@ mod tests {
     #[test]
     fn records_are_in_the_data_directory_by_default() {
         let data_dir = Path::new("/data");
-        assert_eq!(read("").sql(data_dir).describe(), "SQLite database /data/records.db");
+        assert_eq!(read("").sql(data_dir).unwrap().describe(), "SQLite database /data/records.db");
         assert!(read("").is_local(data_dir));
         assert!(!read("url = \"postgres://u@db/r\"").is_local(data_dir));
     }

@@ -10,13 +10,15 @@ use tollgate::counters::memory::MemoryBounds;
 use tollgate::identity::DescriptorNormalization;
 use tollgate::penalties::PenaltyPolicy;
 use tollgate::{RuleSet, Span};
+use tollgate_stores::archive::ArchiveSettings;
 use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
 
+use super::records::NO_DATABASE;
 use super::redis::topology_name;
 use super::{
     ArchiveSection, Caller, CounterSettings, Credential, JwtIssuer, JwtKeys, KeyOrigin, KeySecretSettings,
-    LoginEndpoint, ProxySettings, RouteSettings, Settings, TlsFiles, TlsSettings, UpstreamTimeouts,
-    UpstreamTlsSettings, database,
+    LoginEndpoint, ParquetSection, ProxySettings, RouteSettings, Settings, TlsFiles, TlsSettings,
+    UpstreamTimeouts, UpstreamTlsSettings, database,
 };
 use crate::auth::client_certificate::CertificateName;
 use crate::auth::jwt::keys;
@@ -97,7 +99,11 @@ impl Settings {
         let records = &self.records;
         json!({
             "enabled": records.enabled,
-            "url": records.url.as_ref().map(|url| database::masked(&url.0)),
+            "url": if records.has_database {
+                records.url.as_ref().map(|url| database::masked(&url.0))
+            } else {
+                Some(NO_DATABASE.to_owned())
+            },
             "sample_allowed": records.sample_allowed.share(),
             "fsync_every": duration(records.fsync_every),
             "spool_bytes_max": records.spool_bytes_max,
@@ -106,6 +112,7 @@ impl Settings {
             "window_retention": duration(records.window_retention),
             "rollup_retention": duration(records.rollup_retention),
             "archive": records.archive.as_ref().map(archive_json),
+            "parquet": records.parquet.as_ref().map(parquet_json),
         })
     }
 
@@ -372,16 +379,30 @@ fn text(value: impl Display) -> Json {
 
 fn archive_json(section: &ArchiveSection) -> Json {
     let ArchiveSection { archive, keep, secret_file } = section;
-    let credentials = archive.credentials.as_ref();
+    let mut json = store_json(archive, secret_file.as_deref());
+    json["keep"] = duration(*keep);
+    json
+}
+
+fn parquet_json(section: &ParquetSection) -> Json {
+    let ParquetSection { files, every, buffer_bytes_max, compact, secret_file } = section;
+    let mut json = store_json(files, secret_file.as_deref());
+    json["every"] = duration(*every);
+    json["buffer_bytes_max"] = (*buffer_bytes_max).into();
+    json["compact"] = (*compact).into();
+    json
+}
+
+fn store_json(store: &ArchiveSettings, secret_file: Option<&Path>) -> Json {
+    let credentials = store.credentials.as_ref();
     json!({
-        "url": text(&archive.place),
-        "keep": duration(*keep),
-        "endpoint": archive.endpoint,
-        "region": archive.region,
+        "url": text(&store.place),
+        "endpoint": store.endpoint,
+        "region": store.region,
         "access_key_id": credentials.map(|credentials| credentials.access_key_id.as_str()),
         "secret_access_key": credentials.filter(|_| secret_file.is_none()).map(|_| MASK),
-        "secret_access_key_file": secret_file.as_deref().map(path),
-        "allow_http": archive.allow_http,
+        "secret_access_key_file": secret_file.map(path),
+        "allow_http": store.allow_http,
     })
 }
 

@@ -114,26 +114,12 @@ struct WindowMerge<'a>(HashMap<(u64, &'a [u8]), WindowSums>);
 impl<'a> WindowMerge<'a> {
     fn add(&mut self, window: &'a SpooledWindow) {
         let Some((start_micros, key, more)) = window.parts() else { return };
-        let add = |sums: &mut WindowSums| {
-            sums.allowed = sums.allowed.saturating_add(more.allowed);
-            sums.refused = sums.refused.saturating_add(more.refused);
-            sums.limit_value = more.limit_value.or(sums.limit_value);
-        };
-        self.0.entry((start_micros, key)).and_modify(add).or_insert(more);
+        self.0.entry((start_micros, key)).or_default().add(more);
     }
 
     fn rows(self) -> Vec<WindowRow> {
         let row = |((start_micros, key), sums): ((u64, &[u8]), WindowSums)| {
-            let key = WindowKey::read(key)?;
-            Some(WindowRow {
-                start_micros,
-                identifier: key.identifier.to_owned(),
-                tenant: key.tenant.map(ToOwned::to_owned),
-                route: key.route.to_owned(),
-                allowed: sums.allowed,
-                refused: sums.refused,
-                limit_value: sums.limit_value,
-            })
+            Some(WindowKey::read(key)?.row(start_micros, sums))
         };
         self.0.into_iter().filter_map(row).collect()
     }

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use tollgate_stores::sql::records::{RowRange, SourceId};
 use tracing::{error, info, warn};
 
@@ -91,10 +89,8 @@ impl<S: BatchSink> Delivery<S> {
             match piece {
                 Piece::Rows { first, rows } => self.store_rows(range.source, first, &rows).await?,
                 Piece::Undecodable { number, bytes } => {
-                    let content = BASE64_STANDARD.encode(bytes);
                     let error = "the row cannot be decoded".to_owned();
-                    let source = range.source;
-                    self.set_aside(QuarantinedRow { source, number, error, content }).await?;
+                    self.set_aside(QuarantinedRow::of_bytes(range.source, number, error, &bytes)).await?;
                 }
             }
         }

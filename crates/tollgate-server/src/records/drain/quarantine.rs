@@ -1,11 +1,12 @@
 //! Rows that cannot be stored, kept for inspection.
 
-use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use parking_lot::Mutex;
 use tollgate_stores::sql::records::SourceId;
 use tracing::warn;
@@ -21,12 +22,12 @@ pub(crate) struct Quarantine {
 
 /// A row that cannot be stored.
 #[derive(Clone, Debug)]
-pub(super) struct QuarantinedRow {
-    pub(super) source: SourceId,
-    pub(super) number: u64,
-    pub(super) error: String,
+pub(in crate::records) struct QuarantinedRow {
+    pub(in crate::records) source: SourceId,
+    pub(in crate::records) number: u64,
+    pub(in crate::records) error: String,
     /// Its fields, or its bytes if they could not be decoded.
-    pub(super) content: String,
+    pub(in crate::records) content: String,
 }
 
 impl Quarantine {
@@ -43,7 +44,7 @@ impl Quarantine {
     }
 
     /// Appends a row. Blocks on the disk. A row that cannot be kept is lost.
-    pub(super) fn add(&self, row: &QuarantinedRow) {
+    pub(in crate::records) fn add(&self, row: &QuarantinedRow) {
         if let Err(error) = self.append(&row.to_line()) {
             warn!(%error, file = %self.path.display(), "cannot write to the quarantine of records");
         }
@@ -60,13 +61,14 @@ impl Quarantine {
 }
 
 impl QuarantinedRow {
+    /// A row that could not be decoded.
+    pub(in crate::records) fn of_bytes(source: SourceId, number: u64, error: String, row: &[u8]) -> Self {
+        QuarantinedRow { source, number, error, content: BASE64_STANDARD.encode(row) }
+    }
+
     fn to_line(&self) -> String {
-        let source = self.source.0.iter().fold(String::new(), |mut hex, byte| {
-            let _ = write!(hex, "{byte:02x}"); // a String does not fail
-            hex
-        });
         let line = serde_json::json!({
-            "source": source, "row": self.number, "error": self.error, "content": self.content,
+            "source": self.source.to_hex(), "row": self.number, "error": self.error, "content": self.content,
         });
         format!("{line}\n")
     }

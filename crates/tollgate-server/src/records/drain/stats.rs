@@ -31,7 +31,7 @@ impl DrainStats {
     }
 
     /// Notes the outcome of a call. Returns whether it differs from the last one.
-    pub(super) fn note(&self, error: Option<String>) -> bool {
+    pub(in crate::records) fn note(&self, error: Option<String>) -> bool {
         let was_up = self.is_up.swap(error.is_none(), Ordering::Relaxed);
         let mut last_error = self.last_error.lock();
         let is_first_error = error.is_some() && last_error.is_none();

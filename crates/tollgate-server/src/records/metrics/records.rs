@@ -1,11 +1,13 @@
 //! Metrics of the records of decisions.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::MetricSources;
 use super::collector::{Collector, Labels};
 use crate::records::drain::DrainStats;
-use crate::records::pipeline::SPOOLS;
+use crate::records::parquet::ParquetStats;
+use crate::records::pipeline::SpoolName;
 use crate::records::recorder::Recorder;
 use crate::records::spool::SpoolStats;
 
@@ -23,11 +25,14 @@ pub(super) fn collect(sources: &MetricSources<'_>, recorder: &Recorder, collecto
     let help =
         "Decisions that the last process may have lost in a crash, at most; 0 after an orderly shutdown";
     collector.gauge("records_lost_in_crash", help, stats.lost_in_crash());
-    if let Some(spools) = stats.spools() {
-        collect_spools(spools.each_ref().map(|spool| &**spool), collector);
+    if !stats.spools().is_empty() {
+        collect_spools(stats.spools(), collector);
     }
-    if let Some(drains) = stats.drains() {
-        collect_drains(drains.each_ref().map(|drain| &**drain), collector);
+    if !stats.drains().is_empty() {
+        collect_drains(stats.drains(), collector);
+    }
+    if !stats.parquet().is_empty() {
+        collect_parquet(stats.parquet(), collector);
     }
     let totals = stats.maintenance();
     let help = "Failed runs of the maintenance of the records database";
@@ -44,8 +49,8 @@ pub(super) fn collect(sources: &MetricSources<'_>, recorder: &Recorder, collecto
     collector.counter("record_archive_failures", help, archive.failures);
 }
 
-fn collect_spools(spools: [&SpoolStats; 2], collector: &mut Collector) {
-    let of_each = |figure: fn(&SpoolStats) -> u64| by_spool(spools.map(figure));
+fn collect_spools(spools: &[(SpoolName, Arc<SpoolStats>)], collector: &mut Collector) {
+    let of_each = |figure: fn(&SpoolStats) -> u64| by_spool(spools, figure);
     collector.counters(
         "record_rows",
         "Rows written to the spool",
@@ -62,13 +67,17 @@ fn collect_spools(spools: [&SpoolStats; 2], collector: &mut Collector) {
             (labels, count)
         })
     });
-    collector.counters("record_rows_dropped", "Rows that were lost on the way to the database", dropped);
+    collector.counters(
+        "record_rows_dropped",
+        "Rows that were lost on the way to the database or to Parquet files",
+        dropped,
+    );
     collector.gauges("record_backlog_rows", "Rows in the spool", of_each(|spool| spool.backlog_rows.get()));
     collector.gauges("record_spool_bytes", "Size of the spool", of_each(|spool| spool.bytes.get()));
 }
 
-fn collect_drains(drains: [&DrainStats; 2], collector: &mut Collector) {
-    let of_each = |figure: fn(&DrainStats) -> u64| by_spool(drains.map(figure));
+fn collect_drains(drains: &[(SpoolName, Arc<DrainStats>)], collector: &mut Collector) {
+    let of_each = |figure: fn(&DrainStats) -> u64| by_spool(drains, figure);
     collector.counters(
         "record_rows_stored",
         "Rows stored in the database",
@@ -76,11 +85,32 @@ fn collect_drains(drains: [&DrainStats; 2], collector: &mut Collector) {
     );
     let help = "Rows that the database rejected; they are in records/quarantine.ndjson";
     collector.counters("record_rows_quarantined", help, of_each(|drain| drain.rows_quarantined.get()));
-    let is_up = drains.iter().all(|drain| drain.is_up());
+    let is_up = drains.iter().all(|(_, drain)| drain.is_up());
     collector.flag("record_database_up", "Whether the database of records took the last rows", is_up);
 }
 
-fn by_spool(counts: [u64; 2]) -> Vec<(Labels, u64)> {
-    let labels = SPOOLS.map(|spool| vec![("spool", spool.to_owned())]);
-    labels.into_iter().zip(counts).collect()
+fn collect_parquet(parquet: &[(SpoolName, Arc<ParquetStats>)], collector: &mut Collector) {
+    let of_each = |figure: fn(&ParquetStats) -> u64| by_spool(parquet, figure);
+    collector.counters("record_parquet_files", "Parquet files written", of_each(|spool| spool.files.get()));
+    let help = "Rows in Parquet files; the counts of one client and minute in a write are one row";
+    collector.counters("record_parquet_rows", help, of_each(|spool| spool.file_rows.get()));
+    collector.counters(
+        "record_parquet_bytes",
+        "Size of the Parquet files written",
+        of_each(|spool| spool.file_bytes.get()),
+    );
+    let help = "Failed writes and compactions of Parquet files; records wait in the spool";
+    collector.counters("record_parquet_failures", help, of_each(|spool| spool.failures.get()));
+    let help = "Small Parquet files that were replaced by a larger one";
+    collector.counters("record_parquet_files_compacted", help, of_each(|spool| spool.compacted.get()));
+    let help = "Rows that could not be encoded; they are in records/quarantine.ndjson";
+    let quarantined = of_each(|spool| spool.drain.rows_quarantined.get());
+    collector.counters("record_parquet_rows_quarantined", help, quarantined);
+    let is_up = parquet.iter().all(|(_, spool)| spool.drain.is_up());
+    collector.flag("record_parquet_up", "Whether the last Parquet file was written", is_up);
+}
+
+fn by_spool<S>(spools: &[(SpoolName, Arc<S>)], figure: fn(&S) -> u64) -> Vec<(Labels, u64)> {
+    let of_one = |(name, spool): &(SpoolName, Arc<S>)| (vec![("spool", (*name).to_owned())], figure(spool));
+    spools.iter().map(of_one).collect()
 }

@@ -11,17 +11,19 @@ use tracing::warn;
 
 use crate::records::drain::DrainStats;
 use crate::records::flusher::FlushStats;
+use crate::records::parquet::ParquetStats;
 use crate::records::spool::SpoolStats;
 
-/// The names of the spools, in the order of their figures.
-pub(crate) const SPOOLS: [&str; 2] = ["log", "aggregates"];
+/// The name of a spool, in metrics.
+pub(crate) type SpoolName = &'static str;
 
 /// Figures of the pipeline. Those of spools and drains are absent until they run.
 #[derive(Debug, Default)]
 pub(crate) struct RecordStats {
     pub(crate) flushed: Arc<FlushStats>,
-    spools: OnceLock<[Arc<SpoolStats>; 2]>,
-    drains: OnceLock<[Arc<DrainStats>; 2]>,
+    spools: OnceLock<Vec<(SpoolName, Arc<SpoolStats>)>>,
+    drains: OnceLock<Vec<(SpoolName, Arc<DrainStats>)>>,
+    parquet: OnceLock<Vec<(SpoolName, Arc<ParquetStats>)>>,
     lost_in_crash: AtomicU64,
     maintenance: Mutex<MaintenanceTotals>,
     archive: Mutex<ArchiveTotals>,
@@ -47,34 +49,49 @@ pub(crate) struct ArchiveTotals {
 }
 
 impl RecordStats {
-    pub(super) fn set_spools(&self, spools: [Arc<SpoolStats>; 2]) {
+    pub(super) fn set_spools(&self, spools: Vec<(SpoolName, Arc<SpoolStats>)>) {
         let _ = self.spools.set(spools);
     }
 
-    pub(super) fn set_drains(&self, drains: [Arc<DrainStats>; 2]) {
+    pub(super) fn set_drains(&self, drains: Vec<(SpoolName, Arc<DrainStats>)>) {
         let _ = self.drains.set(drains);
+    }
+
+    pub(super) fn set_parquet(&self, parquet: Vec<(SpoolName, Arc<ParquetStats>)>) {
+        let _ = self.parquet.set(parquet);
     }
 
     pub(super) fn set_lost_in_crash(&self, rows_max: u64) {
         self.lost_in_crash.store(rows_max, Ordering::Relaxed);
     }
 
-    pub(crate) fn spools(&self) -> Option<&[Arc<SpoolStats>; 2]> {
-        self.spools.get()
+    /// Figures of the spools; none before they are open.
+    pub(crate) fn spools(&self) -> &[(SpoolName, Arc<SpoolStats>)] {
+        self.spools.get().map(Vec::as_slice).unwrap_or_default()
     }
 
-    pub(crate) fn drains(&self) -> Option<&[Arc<DrainStats>; 2]> {
-        self.drains.get()
+    /// Figures of what is stored in the database; none without one.
+    pub(crate) fn drains(&self) -> &[(SpoolName, Arc<DrainStats>)] {
+        self.drains.get().map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Figures of Parquet files; none if they are not written.
+    pub(crate) fn parquet(&self) -> &[(SpoolName, Arc<ParquetStats>)] {
+        self.parquet.get().map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Figures of all targets.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = &DrainStats> {
+        let database = self.drains().iter().map(|(_, drain)| &**drain);
+        database.chain(self.parquet().iter().map(|(_, parquet)| &parquet.drain))
     }
 
     /// Why rows are not written or stored, if they are not.
     pub(crate) fn problem(&self) -> Option<String> {
-        let mut spools = self.spools.get().into_iter().flatten();
-        let spool = spools.find_map(|spool| spool.last_error.lock().clone());
-        let mut drains = self.drains.get().into_iter().flatten();
-        let database = drains.find_map(|drain| drain.last_error());
+        let spool = self.spools().iter().find_map(|(_, spool)| spool.last_error.lock().clone());
+        let target = self.targets().find_map(DrainStats::last_error);
         (spool.map(|error| format!("records are dropped: {error}")))
-            .or_else(|| database.map(|error| format!("records wait in the spool: {error}")))
+            .or_else(|| target.map(|error| format!("records wait in the spool: {error}")))
     }
 
     /// Rows that the last process may have lost in a crash, at most.

@@ -29,6 +29,24 @@ impl Batch {
         })
     }
 
+    /// Its size in the spool.
+    pub(crate) fn bytes(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// Removes the rows from this number on, and returns them.
+    pub(crate) fn split_off(&mut self, number: u64) -> Batch {
+        let number = number.clamp(self.range.first, self.range.end);
+        let kept = usize::try_from(number - self.range.first).unwrap_or(usize::MAX);
+        let length = self.rows().take(kept).map(|row| 4 + row.len()).sum();
+        let rest = Batch {
+            range: RowRange { first: number, ..self.range },
+            payload: self.payload.split_off(length),
+        };
+        self.range.end = number;
+        rest
+    }
+
     /// As [`rows`](Self::rows), without copies of their bytes.
     pub(crate) fn shared_rows(&self) -> impl Iterator<Item = Bytes> {
         self.rows().map(|row| self.payload.slice_ref(row))

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -256,8 +257,33 @@ impl SpoolWatch {
         closed_at.unwrap_or_else(Instant::now)
     }
 
-    /// Waits until rows are appended or the writer is gone. Only one task may wait.
-    pub(crate) async fn changed(&self) {
+    /// Waits for rows, and then until enough of them wait or the time has passed. `false` if the spool is empty and its writer is
+    /// gone. Only one task may wait.
+    pub(crate) async fn wait_for_rows(
+        &self,
+        collect_for: Duration,
+        is_enough: impl Fn(&SpoolStats) -> bool,
+    ) -> bool {
+        let has_rows = || self.stats().backlog_rows.get() > 0;
+        while !has_rows() {
+            if self.is_closed() {
+                return has_rows();
+            }
+            self.changed().await;
+        }
+        let collecting = tokio::time::sleep(collect_for);
+        tokio::pin!(collecting);
+        while !self.is_closed() && !is_enough(self.stats()) {
+            tokio::select! {
+                () = &mut collecting => break,
+                () = self.changed() => {}
+            }
+        }
+        true
+    }
+
+    /// Waits until rows are appended or the writer is gone.
+    async fn changed(&self) {
         self.0.0.changed.notified().await;
     }
 }

@@ -73,6 +73,11 @@ impl<D: Disk> SpoolWriter<D> {
         self.segments.stats()
     }
 
+    #[cfg(test)]
+    pub(crate) fn source(&self) -> SourceId {
+        self.source
+    }
+
     /// Appends a frame of rows, each a length (`u32`, little-endian) and its bytes. The drain may store it at once; it survives a
     /// power loss after [`SpoolWriter::sync`].
     pub(crate) fn append(&mut self, rows: u32, payload: &[u8]) {
@@ -181,7 +186,7 @@ impl<D: Disk> SpoolWriter<D> {
                 warn!(%error, %dir, "cannot write to the record spool; records are dropped until it succeeds");
             }
             (WriteState::Full, _) => {
-                warn!(%dir, bytes_max = self.bytes_max, "the record spool is full; records are dropped until the database stores its backlog");
+                warn!(%dir, bytes_max = self.bytes_max, "the record spool is full; records are dropped until its backlog is stored");
             }
             _ => info!(%dir, "records are written to the spool again"),
         }

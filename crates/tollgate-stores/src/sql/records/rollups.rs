@@ -44,7 +44,7 @@ const MARK_AGAIN: &str =
     " ON CONFLICT (source_id, hour_micros) DO UPDATE SET changes = record_changed_hours.changes + 1";
 
 /// The primary key.
-pub(super) type Key = (u64, [u8; 16]);
+pub(crate) type Key = (u64, [u8; 16]);
 
 /// Adds deltas to the minute rows of this server, in the order of their keys, and marks their hours as changed.
 pub(super) async fn add(
@@ -69,7 +69,7 @@ pub(super) async fn add(
 }
 
 /// Adds rows to the sums of their keys: a statement must not change a row twice.
-pub(super) fn merge_into(sums: &mut BTreeMap<Key, RollupRow>, granularity: Granularity, rows: &[RollupRow]) {
+pub(crate) fn merge_into(sums: &mut BTreeMap<Key, RollupRow>, granularity: Granularity, rows: &[RollupRow]) {
     for row in rows {
         let key = (row.start_micros, hash(granularity, row));
         match sums.get_mut(&key) {
@@ -79,7 +79,7 @@ pub(super) fn merge_into(sums: &mut BTreeMap<Key, RollupRow>, granularity: Granu
     }
 }
 
-fn hash(granularity: Granularity, row: &RollupRow) -> [u8; 16] {
+pub(crate) fn hash(granularity: Granularity, row: &RollupRow) -> [u8; 16] {
     key_hash(&[
         Some(granularity.as_str()),
         row.tenant.as_deref(),

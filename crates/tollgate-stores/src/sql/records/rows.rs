@@ -6,6 +6,19 @@ use super::latency::LatencyHistogram;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SourceId(pub [u8; 16]);
 
+impl SourceId {
+    /// 32 hexadecimal digits.
+    pub fn to_hex(&self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.0))
+    }
+
+    /// The source that [`to_hex`](Self::to_hex) wrote.
+    pub fn from_hex(hex: &str) -> Option<Self> {
+        let source = SourceId(u128::from_str_radix(hex, 16).ok()?.to_be_bytes());
+        (source.to_hex() == hex).then_some(source)
+    }
+}
+
 /// Rows `first..end` of a source. They are stored together or not at all, and at most once.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RowRange {

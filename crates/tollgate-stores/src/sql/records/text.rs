@@ -3,28 +3,28 @@
 use std::borrow::Cow;
 
 /// The widths of the columns, in characters.
-pub(super) mod width {
-    pub(in crate::sql::records) const TENANT: usize = 256;
-    pub(in crate::sql::records) const IDENTIFIER: usize = 300;
-    pub(in crate::sql::records) const USER: usize = 256;
-    pub(in crate::sql::records) const API_KEY: usize = 256;
-    pub(in crate::sql::records) const ENDPOINT: usize = 500;
-    pub(in crate::sql::records) const METHOD: usize = 32;
-    pub(in crate::sql::records) const RULE: usize = 255;
-    pub(in crate::sql::records) const REGION: usize = 50;
-    pub(in crate::sql::records) const SERVER: usize = 100;
-    pub(in crate::sql::records) const REQUEST: usize = 255;
+pub(crate) mod width {
+    pub(crate) const TENANT: usize = 256;
+    pub(crate) const IDENTIFIER: usize = 300;
+    pub(crate) const USER: usize = 256;
+    pub(crate) const API_KEY: usize = 256;
+    pub(crate) const ENDPOINT: usize = 500;
+    pub(crate) const METHOD: usize = 32;
+    pub(crate) const RULE: usize = 255;
+    pub(crate) const REGION: usize = 50;
+    pub(crate) const SERVER: usize = 100;
+    pub(crate) const REQUEST: usize = 255;
 }
 
 /// Makes texts fit, and remembers whether one was changed.
 #[derive(Default)]
-pub(super) struct Fit {
-    pub(super) is_changed: bool,
+pub(crate) struct Fit {
+    pub(crate) is_changed: bool,
 }
 
 impl Fit {
     /// The first `width` characters of a text. NUL characters, which PostgreSQL cannot store, become U+FFFD.
-    pub(super) fn text<'a>(&mut self, text: &'a str, width: usize) -> Cow<'a, str> {
+    pub(crate) fn text<'a>(&mut self, text: &'a str, width: usize) -> Cow<'a, str> {
         let end = match text.len() {
             bytes if bytes <= width => bytes,
             bytes => text.char_indices().nth(width).map_or(bytes, |(end, _)| end),
@@ -36,7 +36,7 @@ impl Fit {
     }
 
     /// As [`text`](Self::text), for a text that may be absent.
-    pub(super) fn maybe<'a>(&mut self, text: Option<&'a str>, width: usize) -> Option<Cow<'a, str>> {
+    pub(crate) fn maybe<'a>(&mut self, text: Option<&'a str>, width: usize) -> Option<Cow<'a, str>> {
         text.map(|text| self.text(text, width))
     }
 }

@@ -57,10 +57,15 @@ struct WindowSum<'a> {
 
 impl<'a> WindowSum<'a> {
     fn new(row: &'a WindowRow) -> Self {
-        let hash = key_hash(&[row.tenant.as_deref(), Some(&row.identifier), Some(&row.route)]);
+        let hash = key_hash_of(row);
         let WindowRow { start_micros, allowed, refused, limit_value, .. } = *row;
         WindowSum { key: (start_micros, hash), row, allowed, refused, limit_value }
     }
+}
+
+/// The second column of the primary key.
+pub(crate) fn key_hash_of(row: &WindowRow) -> [u8; 16] {
+    key_hash(&[row.tenant.as_deref(), Some(&row.identifier), Some(&row.route)])
 }
 
 /// One delta per window, by key: a statement must not change a row twice.
