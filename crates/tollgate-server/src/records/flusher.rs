@@ -129,7 +129,9 @@ impl Flusher {
             self.recorder.log.swap(shard, &mut self.rows);
             if self.rows.count > 0 {
                 self.stats.log_rows.fetch_add(u64::from(self.rows.count), Ordering::Relaxed);
-                self.log.iter_mut().for_each(|log| log.append(self.rows.count, &self.rows.bytes));
+                for log in &mut self.log {
+                    log.append(self.rows.count, &self.rows.bytes);
+                }
             }
         }
         for log in &mut self.log {
@@ -225,7 +227,9 @@ impl Flusher {
 /// Appends a frame and empties it.
 fn append(spools: &mut [SpoolWriter], frame: &mut Rows) {
     if frame.count > 0 {
-        spools.iter_mut().for_each(|spool| spool.append(frame.count, &frame.bytes));
+        for spool in spools {
+            spool.append(frame.count, &frame.bytes);
+        }
         frame.clear();
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tollgate_stores::archive::{ArchiveError, ArchiveSettings};
-use tollgate_stores::record_files::RecordFiles;
+use tollgate_stores::record_files::{EncodedFile, RecordFiles};
 use tracing::{error, info, warn};
 
 use self::compactor::Compactor;
@@ -197,11 +197,13 @@ impl ParquetDrain {
             warn!(rows = count, error = %first.error, "records cannot be stored; they are kept in the quarantine");
             let quarantine = Arc::clone(&self.quarantine);
             let writing = tokio::task::spawn_blocking(move || {
-                quarantined.iter().for_each(|row| quarantine.add(row));
+                for row in &quarantined {
+                    quarantine.add(row);
+                }
             });
             let _ = writing.await; // fails only when the runtime stops
         }
-        let hours: Vec<_> = files.iter().map(|file| file.partition()).collect();
+        let hours: Vec<_> = files.iter().map(EncodedFile::partition).collect();
         self.note_position(move |positions| positions.finish(&range, hours.iter().copied())).await?;
         self.stats.drain.rows_stored.add(rows - count);
         self.stats.drain.rows_quarantined.add(count);

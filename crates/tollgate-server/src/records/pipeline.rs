@@ -189,10 +189,8 @@ async fn open(parts: &PipelineParts, stop: &mut watch::Receiver<bool>) -> Option
 
 async fn open_once(parts: &PipelineParts) -> io::Result<Opened> {
     let mut writers = Writers::default();
-    let database = match open_target(parts, DATABASE_SPOOLS, parts.sql.is_some()).await? {
-        Some(spools) => Some(writers.add(DATABASE_SPOOLS, spools)),
-        None => None,
-    };
+    let database = open_target(parts, DATABASE_SPOOLS, parts.sql.is_some()).await?;
+    let database = database.map(|spools| writers.add(DATABASE_SPOOLS, spools));
     let quarantine = Arc::new(Quarantine::new(parts.folder.join(QUARANTINE)));
     let mut parquet = Vec::new();
     let spools = open_target(parts, PARQUET_SPOOLS, parts.parquet.is_some()).await?;

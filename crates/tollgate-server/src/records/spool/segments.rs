@@ -283,7 +283,7 @@ impl SpoolWatch {
     }
 
     /// Waits until rows are appended or the writer is gone.
-    async fn changed(&self) {
+    pub(super) async fn changed(&self) {
         self.0.0.changed.notified().await;
     }
 }
