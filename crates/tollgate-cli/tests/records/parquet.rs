@@ -8,10 +8,10 @@ use tempfile::TempDir;
 use tollgate_testkit::{Fault, FaultProxy, ObjectStoreServer};
 
 use crate::crashes::{Killed, account, kill_under_load};
-use crate::small_disk::SmallDisk;
 use crate::harness::{Service, wait_for};
 use crate::load::{Load, checks};
 use crate::parquet_rows::{ParquetRows, tool};
+use crate::small_disk::SmallDisk;
 use crate::stored;
 
 const BUCKET: &str = "records";

@@ -97,11 +97,10 @@ impl ArchiveStore {
         upload.finish().await.map(drop)
     }
 
-    /// The objects in a folder, with their sizes.
-    pub(crate) async fn objects(&self, folder: &str) -> Result<Vec<(Path, u64)>, ArchiveError> {
-        let objects = self.store.list(Some(&Path::from(folder))).try_collect::<Vec<_>>().await;
-        let objects = objects.map_err(|cause| self.failed(cause))?;
-        Ok(objects.into_iter().map(|object| (object.location, object.size)).collect())
+    /// The objects in a folder, or all.
+    pub(crate) async fn objects(&self, folder: Option<&str>) -> Result<Vec<ObjectMeta>, ArchiveError> {
+        let objects = self.store.list(folder.map(Path::from).as_ref()).try_collect().await;
+        objects.map_err(|cause| self.failed(cause))
     }
 
     /// Deletes an object. One that does not exist is no error.
@@ -123,7 +122,8 @@ impl ArchiveStore {
         table: Option<ArchivedTable>,
         start: Option<Date>,
     ) -> Result<Vec<ArchivedFile>, ArchiveError> {
-        let objects = self.objects(table, start).await?;
+        let folder = table.map(|table| ArchiveFile::folder(table, start));
+        let objects = self.objects(folder.as_deref()).await?;
         let manifests = objects.into_iter().filter_map(|object| {
             ArchiveFile::of_manifest(&object.location).map(|file| self.read_manifest(file, object.size))
         });
@@ -133,23 +133,13 @@ impl ArchiveStore {
         Ok(files)
     }
 
-    async fn objects(
-        &self,
-        table: Option<ArchivedTable>,
-        start: Option<Date>,
-    ) -> Result<Vec<ObjectMeta>, ArchiveError> {
-        let prefix = table.map(|table| Path::from(ArchiveFile::folder(table, start)));
-        let objects = self.store.list(prefix.as_ref()).try_collect().await;
-        objects.map_err(|cause| self.failed(cause))
-    }
-
     /// The files of a database that have no manifest: they are being written, or their runs ended early.
     pub(crate) async fn unfinished(
         &self,
         table: ArchivedTable,
         database: &str,
     ) -> Result<Vec<ArchiveFile>, ArchiveError> {
-        let objects = self.objects(Some(table), None).await?;
+        let objects = self.objects(Some(&ArchiveFile::folder(table, None))).await?;
         let complete: HashSet<ArchiveFile> =
             objects.iter().filter_map(|object| ArchiveFile::of_manifest(&object.location)).collect();
         let files = objects.iter().filter_map(|object| ArchiveFile::of_path(&object.location));

@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 
 use bytes::Bytes;
+use object_store::ObjectMeta;
 use object_store::path::Path;
 
 use super::file_name::{Partition, RecordFile};
@@ -44,8 +45,9 @@ impl FileCompactor<'_> {
         stored_to: u64,
     ) -> Result<Compaction, ArchiveError> {
         let mut done = Compaction::default();
-        let objects = self.0.objects(&partition.to_string()).await?;
-        let files = objects.iter().filter_map(|(path, size)| Some((RecordFile::of_path(path)?, *size)));
+        let objects = self.0.objects(Some(&partition.to_string())).await?;
+        let sized = |object: &ObjectMeta| Some((RecordFile::of_path(&object.location)?, object.size));
+        let files = objects.iter().filter_map(sized);
         let own = |(file, _): &Sized| file.range.source == source && file.range.end <= stored_to;
         let (covering, rest) = split_covered(files.filter(own).collect());
         for (file, covered) in covering {

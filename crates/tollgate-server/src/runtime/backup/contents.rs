@@ -67,10 +67,11 @@ impl Contents<'_> {
     async fn copy_databases(&mut self) -> Result<(), BackupError> {
         let settings = self.settings;
         let database = settings.database.sql(&settings.data_dir);
-        let records = settings.records.sql(&settings.data_dir);
         self.copy_database(&database, DATABASE, "configuration").await?;
+        let records = settings.records.sql(&settings.data_dir).filter(|_| settings.records.enabled);
+        let Some(records) = records else { return Ok(()) };
         let is_shared = records.sqlite_file().is_some() && records.sqlite_file() == database.sqlite_file();
-        if settings.records.enabled && !is_shared {
+        if !is_shared {
             self.copy_database(&records, RECORDS, "records").await?;
         }
         Ok(())

@@ -85,8 +85,8 @@ impl TestFiles {
     /// The `current_count` of all rows of the source, in order.
     async fn rows(&self, source: SourceId) -> Vec<i64> {
         let mut rows = Vec::new();
-        for (path, _) in self.files.store.objects(&hour().to_string()).await.unwrap() {
-            let file = RecordFile::of_path(&path).unwrap();
+        for object in self.files.store.objects(Some(&hour().to_string())).await.unwrap() {
+            let file = RecordFile::of_path(&object.location).unwrap();
             if file.range.source == source {
                 let reader = FileCompactor(&self.files.store).open(&file).await.unwrap();
                 for group in reader.groups() {
