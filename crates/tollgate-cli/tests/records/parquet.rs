@@ -238,7 +238,7 @@ fn kills_write_every_row_to_parquet_files_once() {
 const DOCUMENTED: &str = r#"
 import duckdb, glob, json, re, sys
 page = open(sys.argv[2]).read()
-refused, windows = re.findall(r"```sql\n(.*?)```", page, re.S)
+refused, windows = re.findall(r"```sql no-run\n(.*?)```", page, re.S)
 db = duckdb.connect()
 here = lambda query: query.replace("/var/lib/tollgate/parquet", sys.argv[1])
 answers = []
