@@ -285,6 +285,8 @@ impl Run<'_> {
 
     /// Reads a file back and compares it with what was read from the database.
     async fn verify(&mut self, file: &ArchivedFile) -> Result<(), ArchiveError> {
+        // Another run deletes an unfinished file, which would be reported as missing.
+        self.lease.keep().await?;
         let reader = self.archive.read(file).await?;
         let mut totals = Totals::default();
         for group in reader.groups() {
