@@ -10,6 +10,7 @@ mod connection;
 mod framing;
 mod limits;
 mod payload;
+mod protocol;
 pub(crate) mod proxy_header;
 mod service;
 mod socket;

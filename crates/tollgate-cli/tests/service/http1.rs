@@ -1,9 +1,12 @@
 //! HTTP/1.1 requests at and beyond the size limits.
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
 
 use crate::harness::{Service, read_answer, read_some, wait_for};
+use crate::http2::answer_of;
+use crate::http2_floods::{PREFACE, SETTINGS, frame, get};
 
 /// A request head of exactly this many bytes.
 fn head_of(bytes: usize) -> Vec<u8> {
@@ -41,6 +44,42 @@ fn invalid_request_line_gets_400() {
     for bytes in ["GET\r\n\r\n", "GET /a b c HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nno colon\r\n\r\n"] {
         assert_eq!(service.raw(bytes.as_bytes()).status, 400, "{bytes:?}");
     }
+}
+
+/// Sends bytes one by one, each in a packet of its own.
+fn send_slowly(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.set_nodelay(true).unwrap();
+    for byte in bytes {
+        stream.write_all(&[*byte]).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// `PR…` begins a method of HTTP/1 as well as the preface of HTTP/2.
+#[test]
+fn protocol_is_recognized_byte_by_byte() {
+    let service = Service::unconfigured();
+    for (method, status) in [("GET", 200), ("POST", 405), ("PROPFIND", 405), ("PRI", 405)] {
+        let mut stream = service.connect();
+        send_slowly(&mut stream, format!("{method} /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes());
+        assert_eq!(read_answer(&mut stream).status, status, "{method}");
+    }
+    let mut stream = service.connect();
+    send_slowly(&mut stream, PREFACE);
+    stream.write_all(&[frame(SETTINGS, 0, 0, &[]), get(1)].concat()).unwrap();
+    assert_eq!(answer_of(&mut stream).1[0], 0x88, "200");
+}
+
+#[test]
+fn client_that_sends_half_a_preface_gets_no_answer() {
+    let service = Service::unconfigured();
+    let mut stream = service.connect();
+    stream.write_all(&PREFACE[..20]).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    assert!(!rest.starts_with(b"HTTP/1.1 2"), "{}", String::from_utf8_lossy(&rest));
+    assert_eq!(service.check("alice", "/x").status, 200);
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn header_list_above_16_kib_gets_431() {
 }
 
 /// The stream id and head of the next response.
-fn answer_of(stream: &mut TcpStream) -> (u32, Vec<u8>) {
+pub(crate) fn answer_of(stream: &mut TcpStream) -> (u32, Vec<u8>) {
     loop {
         let mut head = [0; 9];
         stream.read_exact(&mut head).unwrap();

@@ -14,9 +14,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulConnection;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::futures::Notified;
@@ -27,22 +24,13 @@ use tracing::debug;
 use super::accept_policy::AcceptPolicy;
 use super::activity::{Activity, Phase, Shared, Stage};
 use super::limits::ConnectionPermit;
+use super::protocol::{HttpConnection, Protocols};
 use super::service::{ConnectionInfo, ConnectionService, HttpService};
 use super::socket::LingeringSocket;
 use super::transport::Transport;
 use super::unsent;
 use super::{ConnectionStats, proxy_header};
 use crate::config::settings::ServerSettings;
-
-const HTTP1_BUFFER_BYTES_MAX: usize = 64 * 1024;
-const HTTP2_HEADER_BYTES_MAX: u32 = 16 * 1024;
-const HTTP2_STREAMS_MAX: u32 = 100;
-/// Streams that a client may open and reset before they are accepted (rapid reset, CVE-2023-44487).
-const HTTP2_RESETS_MAX: usize = 20;
-/// Streams that a client may make the server reset (`MadeYouReset`, CVE-2025-8671).
-const HTTP2_FAULTS_MAX: usize = 256;
-const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
-const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a TLS handshake may take, if `header_timeout` is not shorter.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -62,7 +50,7 @@ const SCARCE_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves all connections.
 pub(super) struct Connections<S> {
-    builder: Builder<TokioExecutor>,
+    protocols: Protocols,
     service: Arc<S>,
     pub(super) accept: Arc<ArcSwap<AcceptPolicy>>,
     pub(super) policy: ConnectionPolicy,
@@ -93,7 +81,7 @@ impl<S: HttpService> Connections<S> {
             stage_changed: Notify::new(),
             stats,
         };
-        Connections { builder: builder(), service: Arc::new(service), accept, policy }
+        Connections { protocols: Protocols::new(S::JOINS_WRITES), service: Arc::new(service), accept, policy }
     }
 
     /// Reads the PROXY header and performs the TLS handshake, if there are any, then serves the connection to its end.
@@ -116,10 +104,14 @@ impl<S: HttpService> Connections<S> {
         }
         let transport = match &accept.tls {
             None => Transport::Plain(stream),
-            Some(config) => match self.policy.accept_tls(stream, Arc::clone(config), info.source).await {
-                Some(transport) => transport,
-                None => return,
-            },
+            Some(config) => {
+                // Boxed, so that connections without TLS do not have the space.
+                let accepting = Box::pin(self.policy.accept_tls(stream, Arc::clone(config), info.source));
+                match accepting.await {
+                    Some(transport) => transport,
+                    None => return,
+                }
+            }
         };
         info.certificate = transport.client_certificate();
         info.is_tls = accept.tls.is_some();
@@ -129,39 +121,31 @@ impl<S: HttpService> Connections<S> {
     async fn serve(&self, transport: Transport, mut info: ConnectionInfo) {
         let peer = info.source;
         let activity = Activity::new(&self.policy.shared);
-        let io = TokioIo::new(LingeringSocket::new(transport, Arc::clone(&activity)));
+        let socket = LingeringSocket::new(transport, Arc::clone(&activity));
         let (alive, mut upgraded) = S::UPGRADES.then(|| mpsc::channel(1)).unzip();
         info.alive = alive;
         let (service, info) = (Arc::clone(&self.service), Arc::new(info));
         let service = ConnectionService { service, info, activity: Arc::clone(&activity) };
-        if S::UPGRADES {
-            let connection = self.builder.serve_connection_with_upgrades(io, service);
-            self.drive(pin!(connection), &activity, peer).await;
-        } else {
-            self.drive(pin!(self.builder.serve_connection(io, service)), &activity, peer).await;
-        }
+        self.drive(self.protocols.serve(socket, service), &activity, peer).await;
         if let Some(upgraded) = &mut upgraded {
             self.policy.unless_aborted(upgraded.recv()).await;
         }
     }
 
     /// Serves requests until the connection ends or is upgraded.
-    async fn drive<C>(&self, mut connection: Pin<&mut C>, activity: &Activity, peer: SocketAddr)
-    where
-        C: GracefulConnection<Error = Box<dyn std::error::Error + Send + Sync>>,
-    {
+    async fn drive(&self, mut connection: HttpConnection<'_, S>, activity: &Activity, peer: SocketAddr) {
         let mut watch = Watch::new(&self.policy, activity);
         let mut timer = pin!(tokio::time::sleep_until(watch.deadline()));
         let mut changed = pin!(self.policy.stage_changed.notified());
         let end = std::future::poll_fn(|cx| {
             activity.begin_turn();
             loop {
-                if let Poll::Ready(result) = connection.as_mut().poll(cx) {
+                if let Poll::Ready(result) = Pin::new(&mut connection).poll(cx) {
                     return Poll::Ready(End::Closed(result.err()));
                 }
                 match watch.step(timer.as_mut(), changed.as_mut(), cx) {
                     Step::Wait => return Poll::Pending,
-                    Step::Finish => connection.as_mut().graceful_shutdown(),
+                    Step::Finish => connection.graceful_shutdown(),
                     Step::End(end) => return Poll::Ready(end),
                 }
             }
@@ -261,30 +245,6 @@ impl ConnectionPolicy {
             End::Closed(None) | End::Aborted => {}
         }
     }
-}
-
-fn builder() -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    // hyper's default of 100 header fields stays: setting it would allocate them at each request.
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(None) // see the module documentation
-        .max_buf_size(HTTP1_BUFFER_BYTES_MAX)
-        .half_close(true) // a client may close its side behind the request
-        // Head and body in one write. `pipeline_flush` would also hold back a response while an incomplete request is
-        // buffered, so that responses to malformed or oversized heads are never sent.
-        .writev(false);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(HTTP2_STREAMS_MAX)
-        .max_header_list_size(HTTP2_HEADER_BYTES_MAX)
-        .max_pending_accept_reset_streams(HTTP2_RESETS_MAX)
-        .max_local_error_reset_streams(HTTP2_FAULTS_MAX)
-        .keep_alive_interval(HTTP2_PING_EVERY)
-        .keep_alive_timeout(HTTP2_PING_TIMEOUT);
-    builder
 }
 
 enum End {

@@ -47,6 +47,8 @@ pub trait HttpService: Send + Sync + 'static {
     type ResponseFuture: Future<Output = Response<Payload>> + Send + Unpin;
     /// Whether responses may switch protocols. Whoever uses the upgraded connection holds its [`ConnectionInfo`] meanwhile.
     const UPGRADES: bool = false;
+    /// Whether head and body of a response are copied into one buffer: faster for short bodies that were just made.
+    const JOINS_WRITES: bool = true;
 
     /// Responds to a request of this connection.
     fn respond(&self, request: Request<Incoming>, connection: &Arc<ConnectionInfo>) -> Self::ResponseFuture;

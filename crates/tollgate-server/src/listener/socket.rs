@@ -31,11 +31,34 @@ pub(super) struct LingeringSocket {
     discarding: Option<usize>,
     /// Whether a read was put off until the client takes what was written.
     read_waits: bool,
+    /// Bytes that are read again.
+    unread: Vec<u8>,
 }
 
 impl LingeringSocket {
     pub(super) fn new(stream: Transport, activity: Arc<Activity>) -> Self {
-        LingeringSocket { stream, activity, framing: Framing::default(), discarding: None, read_waits: false }
+        let (framing, unread) = (Framing::default(), Vec::new());
+        LingeringSocket { stream, activity, framing, discarding: None, read_waits: false, unread }
+    }
+
+    /// Gives back the first bytes: the next read has them again.
+    pub(super) fn unread(&mut self, bytes: Vec<u8>) {
+        self.unread = bytes;
+    }
+
+    fn poll_read_new(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        // A client that does not read its responses gets no further requests served.
+        if self.activity.is_blocked() && !self.activity.is_upgraded() {
+            self.read_waits = true;
+            return Poll::Pending;
+        }
+        if self.activity.must_take_turns() {
+            return self.poll_read_in_turn(cx, buf);
+        }
+        let before = buf.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.record_read(&mut buf.filled_mut()[before..]);
+        result
     }
 
     /// Reads a little, then lets other tasks run: what was read begins requests.
@@ -97,18 +120,18 @@ impl AsyncRead for LingeringSocket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // A client that does not read its responses gets no further requests served.
-        if self.activity.is_blocked() && !self.activity.is_upgraded() {
-            self.read_waits = true;
-            return Poll::Pending;
+        if self.unread.is_empty() {
+            return self.poll_read_new(cx, buf);
         }
-        if self.activity.must_take_turns() {
-            return self.poll_read_in_turn(cx, buf);
+        buf.put_slice(&std::mem::take(&mut self.unread));
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
         }
-        let before = buf.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.record_read(&mut buf.filled_mut()[before..]);
-        result
+        // One read for the whole head: hyper enlarges its buffer for a second one.
+        match self.poll_read_new(cx, buf) {
+            Poll::Pending => Poll::Ready(Ok(())),
+            read => read,
+        }
     }
 }
 
