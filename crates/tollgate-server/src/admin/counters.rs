@@ -11,7 +11,7 @@ use tollgate::inspect::{EndpointScope, InspectedCounter, Inspection};
 use tollgate::{Request, Timestamp};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::check::request::CheckRequest;
+use crate::check::request::{CheckRequest, SentIp};
 use crate::check::warnings::Warnings;
 use crate::http::error::ApiError;
 use crate::http::response;
@@ -134,7 +134,7 @@ impl CountersQuery {
             method: self.method.as_deref(),
             user_id: self.user.as_deref(),
             api_key: self.api_key.as_deref(),
-            ip: self.ip.as_deref(),
+            ip: self.ip.as_deref().map(SentIp::Text),
             tenant: self.tenant.as_deref(),
             tier: self.tier.as_deref(),
             login: self.login.as_deref(),

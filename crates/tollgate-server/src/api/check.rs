@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::decision::{self, DecisionBody};
 use crate::check::error::CheckError;
-use crate::check::request::CheckRequest;
+use crate::check::request::{CheckRequest, SentIp};
 use crate::check::warnings::Warnings;
 use crate::http::error::ApiError;
 use crate::http::json::{self, Pairs, Text, UnknownField};
@@ -81,7 +81,7 @@ impl<'a> CheckBody<'a> {
             method: self.method.as_deref(),
             user_id: self.user_id.as_deref(),
             api_key: self.api_key.as_deref(),
-            ip: self.ip.as_deref(),
+            ip: self.ip.as_deref().map(SentIp::Text),
             tenant: self.tenant.as_deref(),
             tier: self.tier.as_deref(),
             login: self.login.as_deref(),

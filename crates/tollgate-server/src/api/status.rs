@@ -9,7 +9,7 @@ use tollgate::decision::LimitReport;
 use utoipa::{IntoParams, ToSchema};
 
 use super::decision::{self, DecisionBody};
-use crate::check::request::CheckRequest;
+use crate::check::request::{CheckRequest, SentIp};
 use crate::check::warnings::Warnings;
 use crate::http::error::ApiError;
 use crate::http::json::{self, Pairs};
@@ -140,7 +140,7 @@ impl StatusRequest {
             method: query.method.as_deref(),
             user_id: query.user_id.as_deref(),
             api_key: query.api_key.as_deref(),
-            ip: query.ip.as_deref(),
+            ip: query.ip.as_deref().map(SentIp::Text),
             tenant: query.tenant.as_deref(),
             tier: query.tier.as_deref(),
             login: query.login.as_deref(),

@@ -7,7 +7,7 @@ use tollgate::identity::{Dimension, IdError, NormalForm, NormalizationError};
 use tollgate::{Algorithm, Endpoint, Id, Limit, LimitError, LimitOverride, Method, Span, Window};
 
 use super::error::CheckError;
-use super::request::CheckRequest;
+use super::request::{CheckRequest, SentIp};
 use crate::auth::api_keys::{KEY_INSTEAD_OF_ID, contains_key};
 
 pub(super) fn parse_override(sent: &CheckRequest<'_>) -> Result<LimitOverride, CheckError> {
@@ -91,7 +91,11 @@ fn parse_text<'t>(field: &'static str, text: &'t str) -> Result<Id<'t>, CheckErr
     Id::parse(text).map_err(|error| invalid_id(field, error))
 }
 
-pub(super) fn parse_ip(text: &str) -> Result<IpAddr, CheckError> {
+pub(super) fn parse_ip(sent: SentIp<'_>) -> Result<IpAddr, CheckError> {
+    let text = match sent {
+        SentIp::Address(address) => return Ok(address),
+        SentIp::Text(text) => text,
+    };
     let reason = "must be an IPv4 or IPv6 address without port or zone";
     text.parse().map_err(|_| CheckError::invalid("ip", reason))
 }

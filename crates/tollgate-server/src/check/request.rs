@@ -1,6 +1,7 @@
 //! One check: as a protocol delivers it, and resolved for the limiter.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use tollgate::{Id, Limit, Request};
 
@@ -12,7 +13,7 @@ pub(crate) struct CheckRequest<'a> {
     pub(crate) user_id: Option<&'a str>,
     /// The API key of the limited client.
     pub(crate) api_key: Option<&'a str>,
-    pub(crate) ip: Option<&'a str>,
+    pub(crate) ip: Option<SentIp<'a>>,
     pub(crate) tenant: Option<&'a str>,
     pub(crate) tier: Option<&'a str>,
     pub(crate) login: Option<&'a str>,
@@ -25,6 +26,15 @@ pub(crate) struct CheckRequest<'a> {
     pub(crate) strategy: Option<&'a str>,
     pub(crate) limit: Option<u32>,
     pub(crate) window_seconds: Option<u32>,
+}
+
+/// The address of a client.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SentIp<'a> {
+    /// As a caller wrote it.
+    Text(&'a str),
+    /// That of a connection.
+    Address(IpAddr),
 }
 
 /// A request with valid fields, a verified API key and a complete override.

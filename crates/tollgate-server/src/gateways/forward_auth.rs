@@ -101,7 +101,7 @@ async fn decide_original(
         address: call.address,
     };
     let policy = IdentityPolicy::new(&call.settings, call.app.token_throttle());
-    let login = match policy.login_endpoint(&request) {
+    let login = match policy.login_endpoint(request.method, request.path) {
         Some(endpoint) => Some((endpoint, call.body(body, endpoint.body_bytes_max).await?)),
         None => None,
     };

@@ -14,7 +14,7 @@ use super::login::login_name;
 use crate::app::Reloadable;
 use crate::auth::jwt::{JwtError, JwtVerifier, VerifiedToken};
 use crate::auth::throttle::AuthThrottle;
-use crate::check::request::CheckRequest;
+use crate::check::request::{CheckRequest, SentIp};
 use crate::config::settings::{ClientIdSettings, InvalidToken, LoginEndpoint};
 
 /// A request of a client. The reverse proxy has the request itself, forward-auth a description of it.
@@ -44,7 +44,6 @@ pub(crate) struct Identity<'r> {
     token: Option<VerifiedToken>,
     api_key: Option<&'r str>,
     login: Option<String>,
-    address: String,
 }
 
 /// Why a request is refused before it is counted.
@@ -80,13 +79,13 @@ impl<'s> IdentityPolicy<'s> {
     }
 
     /// The login endpoint that a request is sent to. Its body must be read, at most `body_bytes_max` of it.
-    pub(crate) fn login_endpoint(&self, request: &ClientRequest<'_>) -> Option<&'s LoginEndpoint> {
+    pub(crate) fn login_endpoint(&self, method: &str, path: &str) -> Option<&'s LoginEndpoint> {
         if self.client_ids.login_endpoints.is_empty() {
             return None;
         }
         // A path or method that is invalid is reported by the check.
-        let endpoint = Endpoint::parse(request.path).ok()?;
-        self.client_ids.login_endpoint(Method::parse(request.method).ok(), &endpoint)
+        let endpoint = Endpoint::parse(path).ok()?;
+        self.client_ids.login_endpoint(Method::parse(method).ok(), &endpoint)
     }
 
     /// Identifies the client. `login` is the body of a request to a login endpoint.
@@ -100,7 +99,6 @@ impl<'s> IdentityPolicy<'s> {
             token: self.verified_token(request, now)?,
             api_key: self.api_key(request.headers)?,
             login: login.map(|(endpoint, body)| login_name(endpoint, request.headers, body)).transpose()?,
-            address: address_text(request.address),
         })
     }
 
@@ -183,7 +181,7 @@ impl Identity<'_> {
             tier: token.and_then(|token| token.tier.as_deref()),
             api_key: self.api_key,
             login: self.login.as_deref(),
-            ip: Some(&self.address),
+            ip: Some(SentIp::Address(request.address)),
             from_client: true,
             ..CheckRequest::default()
         }
@@ -259,11 +257,12 @@ mod tests {
         let request = ClientRequest { method: "GET", path: "/a", headers: &headers, address: ADDRESS };
         let identity = policy.identify(&request, None, NOW).map_err(|error| error.to_string())?;
         let check = identity.check(&request);
-        assert_eq!(
-            (check.ip, check.tenant, check.tier, check.from_client),
-            (Some("192.0.2.1"), None, None, true)
-        );
-        Ok(check.user_id.or(check.api_key).or(check.ip).unwrap().to_owned())
+        assert_eq!((check.tenant, check.tier, check.from_client), (None, None, true));
+        let name = check.user_id.or(check.api_key).map(str::to_owned);
+        Ok(name.unwrap_or_else(|| match check.ip.unwrap() {
+            SentIp::Address(address) => address.to_string(),
+            SentIp::Text(text) => text.to_owned(),
+        }))
     }
 
     fn verifier() -> JwtVerifier {

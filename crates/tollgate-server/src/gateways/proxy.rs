@@ -14,6 +14,7 @@ pub(crate) mod routes;
 mod tunnel;
 pub(crate) mod upstream;
 
+use std::borrow::Cow;
 use std::io;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -25,7 +26,6 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use futures_util::FutureExt;
 use http::header::HeaderValue;
-use http::request::Parts;
 use http::uri::{Authority, PathAndQuery};
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
@@ -46,7 +46,7 @@ use crate::app::{App, Reloadable};
 use crate::auth::Caller;
 use crate::check::error::CheckError;
 use crate::check::warnings::Warnings;
-use crate::config::settings::ProxySettings;
+use crate::config::settings::{LoginEndpoint, ProxySettings};
 use crate::http::error::ApiError;
 use crate::http::request_id::{REQUEST_ID, RequestId};
 use crate::http::{client_address, read_body, require_one_host};
@@ -83,11 +83,23 @@ pub(crate) struct ProxyService {
 impl HttpService for ProxyService {
     type ResponseFuture = Pin<Box<dyn Future<Output = Response<Payload>> + Send>>;
     const UPGRADES: bool = true;
+    const JOINS_WRITES: bool = false;
 
     fn respond(&self, request: Request<Incoming>, connection: &Arc<ConnectionInfo>) -> Self::ResponseFuture {
         let (service, connection) = (self.clone(), Arc::clone(connection));
-        Box::pin(async move { service.serve(request, &connection).await })
+        // Lent to every step: an async function holds two copies of a request that it takes by value.
+        let mut request = request.map(RequestBody::Received);
+        Box::pin(async move { service.serve(&mut request, &connection).await })
     }
+}
+
+/// A request before it is understood.
+struct Received<'a> {
+    /// As the client sent it.
+    uri: &'a Uri,
+    connection: &'a Arc<ConnectionInfo>,
+    settings: &'a Reloadable,
+    request_id: &'a RequestId,
 }
 
 /// A request on its way: what every step needs.
@@ -162,12 +174,18 @@ impl Proxy {
 }
 
 impl ProxyService {
-    async fn serve(&self, request: Request<Incoming>, connection: &Arc<ConnectionInfo>) -> Response<Payload> {
+    async fn serve(
+        &self,
+        request: &mut Request<RequestBody>,
+        connection: &Arc<ConnectionInfo>,
+    ) -> Response<Payload> {
+        let settings = self.app.live();
         let request_id = self.app.request_ids().of(request.headers());
         let (form, mut outcome) = (Form::of(request.headers()), Outcome::default());
-        let exchange = self.proxy.access_log.begin(&request, &request_id);
-        let serving =
-            AssertUnwindSafe(self.answer(request, connection, &request_id, &mut outcome)).catch_unwind();
+        let exchange = self.proxy.access_log.begin(request, &request_id);
+        let uri = std::mem::take(request.uri_mut());
+        let received = Received { uri: &uri, connection, settings: &settings, request_id: &request_id };
+        let serving = AssertUnwindSafe(self.answer(&received, request, &mut outcome)).catch_unwind();
         let answered = serving.await.unwrap_or_else(|_| {
             tracing::error!(request_id = request_id.as_str(), "the proxy panicked");
             Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR", "internal error"))
@@ -176,13 +194,13 @@ impl ProxyService {
         self.settle(&mut outcome, response.status()).await;
         response.headers_mut().insert(REQUEST_ID, request_id.header());
         if let Some(decision) = &outcome.decision {
-            put_headers(response.headers_mut(), decision, &self.app.live().profiles);
+            put_headers(response.headers_mut(), decision, &settings.profiles);
         }
         if let Some(route) = &outcome.route {
             route.stats.count_response(response.status());
         }
         if let Some(exchange) = exchange {
-            let client = client_address(&self.app.live(), &exchange.headers, connection).ok();
+            let client = client_address(&settings, &exchange.headers, connection).ok();
             self.proxy.access_log.end(&exchange, client, &outcome, &response);
         }
         response
@@ -199,48 +217,42 @@ impl ProxyService {
     /// The steps of one request.
     async fn answer(
         &self,
-        request: Request<Incoming>,
-        connection: &Arc<ConnectionInfo>,
-        request_id: &RequestId,
+        received: &Received<'_>,
+        request: &mut Request<RequestBody>,
         outcome: &mut Outcome,
     ) -> Result<Response<Payload>, Refusal> {
-        let settings = self.app.live();
-        let uri = request.uri().clone();
-        let (arrival, target, route) = self.arrive(&settings, &request, &uri, connection, request_id)?;
+        let (arrival, target, route) = self.arrive(received, request)?;
         let route = outcome.route.insert(route);
-        let (parts, body) = request.into_parts();
-        let (decision, body) = self.check(&arrival, &target, route, &parts, body).await?;
+        let decision = self.check(&arrival, &target, route, request).await?;
         let decision = outcome.decision.insert(decision);
         if !decision.admits() {
             route.stats.refused.fetch_add(1, Ordering::Relaxed);
             return Err(Refusal::of_decision(decision));
         }
         self.proxy.delay(decision).await?;
-        Forwarded { route, target: &target, arrival: &arrival }.send(parts, body).await
+        Forwarded { route, target: &target, arrival: &arrival }.send(request).await
     }
 
     /// Finds the client's address, the path and the route of a request.
     fn arrive<'a>(
         &self,
-        settings: &'a Reloadable,
-        request: &Request<Incoming>,
-        uri: &'a Uri,
-        connection: &'a Arc<ConnectionInfo>,
-        request_id: &'a RequestId,
+        received: &Received<'a>,
+        request: &Request<RequestBody>,
     ) -> Result<(Arrival<'a>, Target<'a>, Arc<Route>), Refusal> {
+        let Received { uri, connection, settings, request_id } = *received;
         let invalid = |message: String| Refusal::new(StatusCode::BAD_REQUEST, "INVALID_INPUT", message);
         if request.method() == Method::CONNECT {
             let message = "CONNECT is not supported";
             return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message));
         }
-        require_one_host(request)?;
-        let host = host_of(request.headers(), request.uri());
+        require_one_host(request.version(), uri, request.headers())?;
+        let host = host_of(request.headers(), uri);
         // HTTP/1 servers differ in which of the two they use.
         let differs = |authority: &Authority| {
             host.as_ref()
                 .is_none_or(|host| !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()))
         };
-        if request.uri().authority().is_some_and(differs) {
+        if uri.authority().is_some_and(differs) {
             return Err(invalid("host: must equal the authority of the request target".to_owned()));
         }
         let address = client_address(settings, request.headers(), connection)?;
@@ -259,37 +271,45 @@ impl ProxyService {
         arrival: &Arrival<'_>,
         target: &Target<'_>,
         route: &Route,
-        parts: &Parts,
-        body: Incoming,
-    ) -> Result<(Decision, RequestBody), Refusal> {
+        request: &mut Request<RequestBody>,
+    ) -> Result<Decision, Refusal> {
+        let policy = IdentityPolicy::new(arrival.settings, self.app.token_throttle());
+        let login = policy.login_endpoint(request.method().as_str(), target.endpoint.as_str());
+        match login {
+            // Boxed, so that requests without a login do not have the space.
+            Some(endpoint) => Box::pin(self.read_login(request, endpoint)).await?,
+            None => request.body_mut().stream(route.timeouts.idle),
+        }
+        let name = login.and_then(|endpoint| Some((endpoint, request.body().whole()?)));
         let request = ClientRequest {
-            method: parts.method.as_str(),
+            method: request.method().as_str(),
             path: target.endpoint.as_str(),
-            headers: &parts.headers,
+            headers: request.headers(),
             address: arrival.address,
         };
-        let policy = IdentityPolicy::new(arrival.settings, self.app.token_throttle());
-        let login = policy.login_endpoint(&request);
-        let body = match login {
-            Some(endpoint) => {
-                let timeout = self.app.body_timeout();
-                let whole = read_body(&parts.headers, body, endpoint.body_bytes_max, timeout);
-                // Boxed, so that requests without a login do not have the space.
-                RequestBody::Whole(Box::pin(whole).await?)
-            }
-            None => RequestBody::streamed(body, route.timeouts.idle),
-        };
-        let name = login.and_then(|endpoint| Some((endpoint, body.whole()?)));
         let identity = policy.identify(&request, name, self.app.now()).map_err(ApiError::from)?;
         let (caller, request_id) = (Caller::anonymous(), Some(arrival.request_id.as_str()));
         let checker = self.app.checker(&caller, arrival.settings, request_id).map_err(ApiError::from)?;
         let mut warnings = Warnings::default();
         match checker.check(&identity.check(&request), &mut warnings, checker.started).await {
-            Ok(decision) => Ok((decision, body)),
+            Ok(decision) => Ok(decision),
             // Rendered like a refusal, with the headers of the decision.
-            Err(CheckError::Unavailable(decision)) => Ok((*decision, body)),
+            Err(CheckError::Unavailable(decision)) => Ok(*decision),
             Err(error) => Err(of_client(error, &arrival.settings.profiles).into()),
         }
+    }
+
+    /// Reads the body of a login.
+    async fn read_login(
+        &self,
+        request: &mut Request<RequestBody>,
+        endpoint: &LoginEndpoint,
+    ) -> Result<(), Refusal> {
+        let Some(body) = request.body_mut().take_received() else { return Ok(()) };
+        let (bytes_max, timeout) = (endpoint.body_bytes_max, self.app.body_timeout());
+        let whole = read_body(request.headers(), body, bytes_max, timeout).await?;
+        *request.body_mut() = RequestBody::Whole(whole);
+        Ok(())
     }
 }
 
@@ -302,7 +322,7 @@ fn accept_policy(settings: &ProxySettings, addresses: &ClientAddressPolicy) -> A
 pub(super) struct Target<'u> {
     pub(super) endpoint: Endpoint<'u>,
     /// The normalized path and the query as sent.
-    pub(super) path_and_query: PathAndQuery,
+    pub(super) path_and_query: Cow<'u, PathAndQuery>,
     pub(super) host: Option<HeaderValue>,
 }
 
@@ -312,11 +332,11 @@ impl<'u> Target<'u> {
         let endpoint = Endpoint::parse(path).map_err(|error| error.to_string())?;
         let forwarded = Endpoint::forwarded_path(path).map_err(|error| error.to_string())?;
         let path_and_query = match uri.path_and_query() {
-            Some(sent) if forwarded == path => sent.clone(),
+            Some(sent) if forwarded == path => Cow::Borrowed(sent),
             _ => {
                 let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
                 let target = PathAndQuery::try_from(forwarded.into_owned() + &query);
-                target.map_err(|error| format!("endpoint: cannot be forwarded: {error}"))?
+                Cow::Owned(target.map_err(|error| format!("endpoint: cannot be forwarded: {error}"))?)
             }
         };
         Ok(Target { endpoint, path_and_query, host })

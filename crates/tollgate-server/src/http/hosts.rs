@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use http::{HeaderMap, HeaderValue, Request, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Uri, Version, header};
 
 use super::error::{ApiError, Code};
 
@@ -55,19 +55,18 @@ fn misdirected(field: &'static str, sent: &[u8], reason: &str) -> ApiError {
 }
 
 /// HTTP/1.1 requires exactly one Host header with a valid value, HTTP/1.0 none; on HTTP/2 it must equal `:authority`.
-pub(crate) fn require_one_host<B>(request: &Request<B>) -> Result<(), ApiError> {
-    let mut hosts = request.headers().get_all(header::HOST).iter();
+pub(crate) fn require_one_host(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+    let mut hosts = headers.get_all(header::HOST).iter();
     let invalid = |reason| Err(ApiError::field(Code::InvalidInput, "host", reason));
     let host = match (hosts.next(), hosts.next()) {
         (Some(host), None) => host.as_bytes(),
-        (None, _) if request.version() != Version::HTTP_11 => return Ok(()),
+        (None, _) if version != Version::HTTP_11 => return Ok(()),
         _ => return invalid("must be present exactly once"),
     };
     if host_of(host).is_none() {
         return invalid("must be a host name or address, with an optional port");
     }
-    let is_http2 = request.version() == Version::HTTP_2;
-    match request.uri().authority().filter(|_| is_http2) {
+    match uri.authority().filter(|_| version == Version::HTTP_2) {
         Some(authority) if !authority.as_str().as_bytes().eq_ignore_ascii_case(host) => {
             invalid("must equal :authority")
         }

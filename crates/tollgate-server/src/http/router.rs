@@ -56,7 +56,7 @@ fn answer(
         Ok(address) => address,
         Err(error) => return response.with(Outcome::Failed(error), None),
     };
-    let admitted = require_one_host(&request)
+    let admitted = require_one_host(request.version(), request.uri(), request.headers())
         .and_then(|()| require_own_host(&settings, route, &request))
         .and_then(|()| route.ok_or_else(|| unrouted(routes)));
     match admitted {

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use http::header::{REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderName, Method, Request, Response, Version};
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use jiff::Timestamp;
 use serde_json::json;
 use tollgate::Decision;
@@ -56,7 +56,7 @@ impl AccessLog {
     }
 
     /// The entry of a request, if the log is on. The query is left out: it may contain keys.
-    pub(super) fn begin(&self, request: &Request<Incoming>, request_id: &RequestId) -> Option<Exchange> {
+    pub(super) fn begin<B>(&self, request: &Request<B>, request_id: &RequestId) -> Option<Exchange> {
         self.lines.as_ref()?;
         Some(Exchange {
             started: Instant::now(),

@@ -27,35 +27,54 @@ pub(super) enum BodyError {
     Slow,
 }
 
-/// The body of a request to an upstream.
+/// The body of a request on its way to an upstream.
 pub(super) enum RequestBody {
+    /// As hyper received it: nothing of it was read.
+    Received(Incoming),
     /// All of it, so that it can be sent again.
     Whole(Bytes),
     /// As it arrives from the client.
     Streamed(Timed<Incoming>, Arc<SendProgress>),
 }
 
+impl Default for RequestBody {
+    fn default() -> Self {
+        RequestBody::Whole(Bytes::new())
+    }
+}
+
 impl RequestBody {
-    /// A body that arrives from the client; empty if the client sends none.
-    pub(super) fn streamed(body: Incoming, idle_timeout: Duration) -> Self {
-        if body.is_end_stream() {
-            return RequestBody::Whole(Bytes::new());
+    /// Forwards a received body as it arrives from the client.
+    pub(super) fn stream(&mut self, idle_timeout: Duration) {
+        let Some(body) = self.take_received() else { return };
+        if !body.is_end_stream() {
+            *self = RequestBody::Streamed(Timed::new(body, idle_timeout), Arc::default());
         }
-        RequestBody::Streamed(Timed::new(body, idle_timeout), Arc::default())
+    }
+
+    /// The body as it was received, to be read; `None` if that has begun.
+    pub(super) fn take_received(&mut self) -> Option<Incoming> {
+        match std::mem::take(self) {
+            RequestBody::Received(body) => Some(body),
+            begun => {
+                *self = begun;
+                None
+            }
+        }
     }
 
     /// The body, if all of it is at hand.
     pub(super) fn whole(&self) -> Option<&[u8]> {
         match self {
             RequestBody::Whole(bytes) => Some(bytes),
-            RequestBody::Streamed(..) => None,
+            RequestBody::Received(_) | RequestBody::Streamed(..) => None,
         }
     }
 
     /// How far a streamed body has been sent.
     pub(super) fn progress(&self) -> Option<Arc<SendProgress>> {
         match self {
-            RequestBody::Whole(_) => None,
+            RequestBody::Received(_) | RequestBody::Whole(_) => None,
             RequestBody::Streamed(_, progress) => Some(Arc::clone(progress)),
         }
     }
@@ -64,7 +83,7 @@ impl RequestBody {
     pub(super) fn again(&self) -> Option<Self> {
         match self {
             RequestBody::Whole(bytes) => Some(RequestBody::Whole(bytes.clone())),
-            RequestBody::Streamed(..) => None,
+            RequestBody::Received(_) | RequestBody::Streamed(..) => None,
         }
     }
 }
@@ -78,6 +97,7 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
+            RequestBody::Received(body) => Pin::new(body).poll_frame(cx).map_err(|_| BodyError::Invalid),
             RequestBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             RequestBody::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             RequestBody::Streamed(body, progress) => {
@@ -93,6 +113,7 @@ impl Body for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
+            RequestBody::Received(body) => body.is_end_stream(),
             RequestBody::Whole(bytes) => bytes.is_empty(),
             RequestBody::Streamed(body, _) => body.body.is_end_stream(),
         }
@@ -100,6 +121,7 @@ impl Body for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         match self {
+            RequestBody::Received(body) => body.size_hint(),
             RequestBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             RequestBody::Streamed(body, _) => body.body.size_hint(),
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use http::header::{EXPECT, HOST, HeaderValue};
-use http::request::Parts;
+use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt;
 use hyper::upgrade::OnUpgrade;
@@ -41,15 +41,14 @@ impl Forwarded<'_> {
     /// Forwards a request and returns the response of the upstream.
     pub(super) async fn send(
         &self,
-        mut parts: Parts,
-        body: RequestBody,
+        request: &mut Request<RequestBody>,
     ) -> Result<Response<Payload>, Refusal> {
-        let protocol = headers::upgrade(&parts.headers).filter(|_| parts.version == Version::HTTP_11);
-        let client = parts.extensions.remove::<OnUpgrade>();
+        let protocol = headers::upgrade(request.headers()).filter(|_| request.version() == Version::HTTP_11);
+        let client = request.extensions_mut().remove::<OnUpgrade>();
         let upgrade = protocol.zip(client).map(|(protocol, client)| Upgrade { protocol, client });
-        self.prepare(&mut parts, upgrade.as_ref())?;
+        self.prepare(request, upgrade.as_ref())?;
         let started = Instant::now();
-        let sent = self.send_with_retry(Request::from_parts(parts, body), started).await;
+        let sent = self.send_with_retry(request, started).await;
         let (upstream, in_flight, response) = sent.map_err(|error| {
             self.route.stats.upstream_errors.fetch_add(1, Ordering::Relaxed);
             refusal(&error)
@@ -60,13 +59,14 @@ impl Forwarded<'_> {
     }
 
     /// Makes the head of the client's request that of the request to the upstream.
-    fn prepare(&self, parts: &mut Parts, upgrade: Option<&Upgrade>) -> Result<(), Refusal> {
+    fn prepare(&self, request: &mut Request<RequestBody>, upgrade: Option<&Upgrade>) -> Result<(), Refusal> {
         let Arrival { connection, settings, request_id, address } = self.arrival;
-        headers::remove_hop_by_hop(&mut parts.headers).map_err(|error| {
+        let fields = request.headers_mut();
+        headers::remove_hop_by_hop(fields).map_err(|error| {
             Refusal::new(StatusCode::BAD_REQUEST, "INVALID_INPUT", format!("Connection {error}"))
         })?;
         // Answered by this node when it reads the body.
-        parts.headers.remove(EXPECT);
+        fields.remove(EXPECT);
         let hop = Hop {
             peer: connection.source.ip().to_canonical(),
             client: *address,
@@ -74,13 +74,13 @@ impl Forwarded<'_> {
             is_tls: connection.is_tls,
             host: self.target.host.as_ref(),
         };
-        headers::set_forwarded(&mut parts.headers, &hop);
-        parts.headers.insert(REQUEST_ID, request_id.header());
-        parts.uri = Uri::from(self.target.path_and_query.clone());
-        parts.version = Version::HTTP_11;
+        headers::set_forwarded(fields, &hop);
+        fields.insert(REQUEST_ID, request_id.header());
         if let Some(upgrade) = upgrade {
-            headers::request_upgrade(&mut parts.headers, upgrade.protocol.clone());
+            headers::request_upgrade(fields, upgrade.protocol.clone());
         }
+        *request.uri_mut() = Uri::from(PathAndQuery::clone(&self.target.path_and_query));
+        *request.version_mut() = Version::HTTP_11;
         Ok(())
     }
 
@@ -88,14 +88,14 @@ impl Forwarded<'_> {
     /// connection before its response and the method is idempotent. Only a body at hand can be sent again.
     async fn send_with_retry(
         &self,
-        request: Request<RequestBody>,
+        request: &mut Request<RequestBody>,
         started: Instant,
     ) -> Result<(Arc<Upstream>, InFlight, Response<ReceivedBody>), SendError> {
         let group = &self.route.group;
         let first = group.pick(None, started).ok_or_else(|| SendError::Connect("no upstream".to_owned()))?;
-        let again = again(&request);
+        let again = again(request);
         let is_idempotent = is_idempotent(request.method());
-        let error = match self.send_to(first, &mut Some(request)).await {
+        let error = match self.send_to(first, &mut Some(std::mem::take(request))).await {
             Ok((in_flight, response)) => return Ok((Arc::clone(first), in_flight, response)),
             Err(error) => error,
         };

@@ -21,7 +21,7 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
 /// Headers of one connection, which are not forwarded (RFC 9110, 7.6.1).
-const HOP_BY_HOP: [HeaderName; 8] = [
+static HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     KEEP_ALIVE,
     PROXY_CONNECTION,
@@ -33,7 +33,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 ];
 
 /// Headers in which upstreams trust the proxy.
-const SET_BY_PROXY: [HeaderName; 6] =
+static SET_BY_PROXY: [HeaderName; 6] =
     [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, FORWARDED, REQUEST_ID];
 
 /// Headers that `Connection` must not name: removing them would change what the upstream authenticates or counts.
