@@ -12,7 +12,9 @@ use parquet::bloom_filter::Sbbf;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::DataType;
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
+use parquet::file::metadata::{
+    ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData,
+};
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::file::statistics::Statistics;
@@ -68,7 +70,7 @@ impl FileReader {
     pub(crate) async fn verify(&self) -> Result<(), ArchiveError> {
         let mut totals = Totals::default();
         for group in self.groups() {
-            totals.add(&self.read(group).await?.totals());
+            totals.add(&self.totals(group).await?);
         }
         self.expect(&totals)
     }
@@ -98,27 +100,36 @@ impl FileReader {
 
     /// Whether a row group can contain a subject, by the range of its values and its Bloom filter.
     pub(crate) async fn may_contain(&self, group: usize, subject: &str) -> Result<bool, ArchiveError> {
-        let Some(column) = self.find(self.table.columns()[self.table.keys().subject].name) else {
-            return Ok(true);
-        };
-        let chunk = self.metadata.row_group(group).column(column);
-        if let Some(Statistics::ByteArray(range)) = chunk.statistics() {
-            // Both may be cut off, and then are still bounds.
-            let (min, max) = (range.min_bytes_opt(), range.max_bytes_opt());
-            if min.is_some_and(|min| subject.as_bytes() < min)
-                || max.is_some_and(|max| subject.as_bytes() > max)
-            {
-                return Ok(false);
-            }
+        let mut index = self.subject_range(group);
+        if index.may_contain(subject.as_bytes()) {
+            index.filter = self.subject_filter(group).await?;
         }
-        let (Some(offset), Some(length)) = (chunk.bloom_filter_offset(), chunk.bloom_filter_length()) else {
-            return Ok(true);
+        Ok(index.may_contain(subject.as_bytes()))
+    }
+
+    fn subject_chunk(&self, group: usize) -> Option<&ColumnChunkMetaData> {
+        let column = self.find(self.table.columns()[self.table.keys().subject].name)?;
+        Some(self.metadata.row_group(group).column(column))
+    }
+
+    /// The index of a row group without its Bloom filter.
+    fn subject_range(&self, group: usize) -> SubjectIndex {
+        let (min, max) = match self.subject_chunk(group).and_then(ColumnChunkMetaData::statistics) {
+            Some(Statistics::ByteArray(range)) => (range.min_bytes_opt(), range.max_bytes_opt()),
+            _ => (None, None),
         };
-        let (Ok(start), Ok(length)) = (u64::try_from(offset), u64::try_from(length)) else { return Ok(true) };
+        SubjectIndex { min: min.map(Box::from), max: max.map(Box::from), filter: None }
+    }
+
+    async fn subject_filter(&self, group: usize) -> Result<Option<Sbbf>, ArchiveError> {
+        let Some(chunk) = self.subject_chunk(group) else { return Ok(None) };
+        let (Some(offset), Some(length)) = (chunk.bloom_filter_offset(), chunk.bloom_filter_length()) else {
+            return Ok(None);
+        };
+        let (Ok(start), Ok(length)) = (u64::try_from(offset), u64::try_from(length)) else { return Ok(None) };
         let bytes = self.store.read(&self.path, start..start.saturating_add(length)).await?;
         let filter = Sbbf::read_from_column_chunk(chunk, &Section { start, bytes });
-        let filter = filter.map_err(in_file(&self.path))?;
-        Ok(filter.is_none_or(|filter| filter.check(subject)))
+        filter.map_err(in_file(&self.path))
     }
 
     /// All rows of a row group.
@@ -126,9 +137,22 @@ impl FileReader {
         self.decode(group, |batch| batch).await
     }
 
-    /// The totals of the rows of a row group.
+    /// The totals of the rows of a row group. Fails if a search for a row's subject or time would skip the group.
     pub(crate) async fn totals(&self, group: usize) -> Result<Totals, ArchiveError> {
-        self.decode(group, |batch| batch.totals()).await
+        let filter = self.subject_filter(group).await?;
+        let index = SubjectIndex { filter, ..self.subject_range(group) };
+        let counted = self.decode(group, move |batch| (batch.totals(), index.finds_all(&batch))).await?;
+        let (totals, finds_all) = counted;
+        let has_times = match (self.times(group), totals.times) {
+            (Some(listed), Some(found)) => listed.0 <= found.0 && found.1 <= listed.1,
+            _ => true,
+        };
+        if finds_all && has_times {
+            return Ok(totals);
+        }
+        let reason =
+            format!("searches would skip rows of row group {group}: its statistics do not fit its rows");
+        Err(ArchiveError::damaged(&self.path, reason))
     }
 
     async fn decode<T: Send + 'static>(
@@ -152,6 +176,34 @@ impl FileReader {
 
     fn find(&self, name: &str) -> Option<usize> {
         find(&self.metadata, name)
+    }
+}
+
+/// What tells whether a row group has rows of a subject.
+struct SubjectIndex {
+    /// Bounds: both may be cut off.
+    min: Option<Box<[u8]>>,
+    max: Option<Box<[u8]>>,
+    filter: Option<Sbbf>,
+}
+
+impl SubjectIndex {
+    fn may_contain(&self, subject: &[u8]) -> bool {
+        self.min.as_deref().is_none_or(|min| min <= subject)
+            && self.max.as_deref().is_none_or(|max| subject <= max)
+            && self.filter.as_ref().is_none_or(|filter| filter.check(subject))
+    }
+
+    /// Whether it has the subjects of all rows.
+    fn finds_all(&self, batch: &Batch) -> bool {
+        let subjects = &batch.columns[batch.table.keys().subject];
+        let mut last = None;
+        (0..batch.rows()).all(|row| {
+            let subject = subjects.bytes(row);
+            // Rows of one subject follow each other.
+            let is_known = std::mem::replace(&mut last, subject) == subject;
+            is_known || subject.is_none_or(|subject| self.may_contain(subject))
+        })
     }
 }
 

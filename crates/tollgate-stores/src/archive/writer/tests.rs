@@ -1,6 +1,8 @@
 //! The size of files, and what is read back from them.
 
 use object_store::path::Path;
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use tempfile::TempDir;
 
 use super::*;
 use crate::archive::batch::Totals;
@@ -141,12 +143,18 @@ fn log_rows_take_few_bytes() {
     }
 }
 
-async fn read_back(file: Vec<u8>) -> Vec<Batch> {
+/// The file in a folder.
+async fn opened(file: &[u8]) -> (TempDir, FileReader) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("file"), file).unwrap();
     let place = ArchivePlace::parse(&format!("file://{}", folder.path().display())).unwrap();
     let store = ArchiveStore::open(&ArchiveSettings::new(place)).unwrap();
     let reader = FileReader::open(&store, ArchivedTable::Log, Path::from("file")).await.unwrap();
+    (folder, reader)
+}
+
+async fn read_back(file: Vec<u8>) -> Vec<Batch> {
+    let (_folder, reader) = opened(&file).await;
     let mut batches = Vec::new();
     for group in reader.groups() {
         batches.push(reader.read(group).await.unwrap());
@@ -167,6 +175,22 @@ async fn rows_are_read_back_sorted_by_client_and_time() {
             assert_eq!(values.bytes(row), batch.columns[column].bytes(original));
         }
     }
+}
+
+#[tokio::test]
+async fn damaged_bloom_filter_is_noticed() {
+    let mut file = encoded(busy_log(5_000, true), ArchivedTable::Log.columns());
+    let (_folder, reader) = opened(&file).await;
+    assert_eq!(reader.totals(0).await.unwrap().rows, 5_000);
+    let metadata = SerializedFileReader::new(Bytes::from(file.clone())).unwrap().metadata().clone();
+    let clients = metadata.row_group(0).column(ArchivedTable::Log.keys().subject);
+    let start = usize::try_from(clients.bloom_filter_offset().unwrap()).unwrap();
+    let length = usize::try_from(clients.bloom_filter_length().unwrap()).unwrap();
+    // Behind its header: one block of 32 bytes.
+    file[start + length - 32..start + length].fill(0);
+    let (_folder, reader) = opened(&file).await;
+    let error = reader.totals(0).await.unwrap_err().to_string();
+    assert!(error.contains("searches would skip rows"), "{error}");
 }
 
 #[tokio::test]
