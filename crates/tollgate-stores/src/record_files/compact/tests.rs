@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::future::poll_fn;
 use std::path::PathBuf;
+use std::pin::pin;
+use std::task::Poll;
 
 use super::*;
 use crate::archive::{ArchivePlace, ArchiveSettings, ArchivedTable};
@@ -136,6 +139,39 @@ async fn interrupted_compaction_keeps_every_row_once() {
         assert_eq!(finished, Compaction { written: 0, deleted: 4 - deleted }, "{deleted}");
         assert_eq!(test.rows(SOURCE).await, (0..40).collect::<Vec<_>>(), "{deleted}");
     }
+}
+
+/// Compacts until it has waited so often for the disk, where its process dies. Returns whether it ended before.
+async fn compact_until(test: &TestFiles, waits: usize) -> bool {
+    let (mut running, mut left) = (pin!(test.compact(40)), waits);
+    poll_fn(|cx| match running.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(done.is_ok()),
+        Poll::Pending if left == 0 => Poll::Ready(false),
+        Poll::Pending => {
+            left -= 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn compaction_that_dies_anywhere_keeps_every_row() {
+    let mut waits = 0;
+    loop {
+        let test = TestFiles::new().await;
+        let is_done = compact_until(&test, waits).await;
+        let rows: BTreeSet<i64> = test.rows(SOURCE).await.into_iter().collect();
+        assert_eq!(rows, (0..40).collect(), "readable after {waits} waits");
+        test.compact(40).await.unwrap();
+        assert_eq!(test.rows(SOURCE).await, (0..40).collect::<Vec<_>>(), "{waits}");
+        assert!(test.path(SOURCE, 0, 40).exists(), "{waits}");
+        if is_done {
+            break;
+        }
+        waits += 1;
+    }
+    assert!(waits > 10, "{waits}");
 }
 
 #[tokio::test]
