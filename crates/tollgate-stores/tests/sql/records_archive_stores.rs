@@ -82,10 +82,11 @@ async fn bucket_gone_mid_way_loses_nothing() {
     let database = filled(&empty).await;
     let original = dump(&empty).await;
     let archive = Archive::open(&bucket(&server, ObjectStoreServer::SECRET_ACCESS_KEY)).unwrap();
-    for gone_after in ["Read", "Written", "ReadBack", "Verified", "Deleted"] {
+    // Before steps that read: rclone creates a missing bucket when something is written to it.
+    for gone_after in ["Written", "Verified"] {
         let mut is_there = true;
         let mut report = |step: &ArchiveStep| {
-            if is_there && step_name(step) == gone_after {
+            if is_there && format!("{step:?}").starts_with(gone_after) {
                 server.take_bucket_away("records");
                 is_there = false;
             }
@@ -97,10 +98,6 @@ async fn bucket_gone_mid_way_loses_nothing() {
     run(&database, &archive).await.unwrap();
     assert!(dump(&empty).await.is_empty());
     assert_eq!(restored(&archive, &TestDatabase::sqlite()).await, original);
-}
-
-fn step_name(step: &ArchiveStep) -> String {
-    format!("{step:?}").split([' ', '(']).next().unwrap().to_owned()
 }
 
 /// A bucket that does not exist.
