@@ -76,6 +76,7 @@ type Http1<S> = http1::UpgradeableConnection<Io, ConnectionService<S>>;
 type Http2<S> = http2::Connection<Io, ConnectionService<S>, TokioExecutor>;
 
 /// Serves one connection. Ends with it, or when it is upgraded.
+#[expect(clippy::large_enum_variant, reason = "almost every connection becomes the largest one")]
 pub(super) enum HttpConnection<'p, S: HttpService> {
     /// The client has not sent enough. `None` at the end.
     Unknown(Option<Unknown<'p, S>>),

@@ -130,7 +130,7 @@ impl AsyncRead for LingeringSocket {
         // One read for the whole head: hyper enlarges its buffer for a second one.
         match self.poll_read_new(cx, buf) {
             Poll::Pending => Poll::Ready(Ok(())),
-            read => read,
+            read @ Poll::Ready(_) => read,
         }
     }
 }
