@@ -71,7 +71,7 @@ fn protocol_is_recognized_byte_by_byte() {
 }
 
 #[test]
-fn client_that_sends_half_a_preface_gets_no_answer() {
+fn half_a_preface_is_not_served() {
     let service = Service::unconfigured();
     let mut stream = service.connect();
     stream.write_all(&PREFACE[..20]).unwrap();

@@ -93,8 +93,8 @@ impl HttpService for ProxyService {
     }
 }
 
-/// A request before it is understood.
-struct Received<'a> {
+/// A request whose route is not known yet.
+struct Unrouted<'a> {
     /// As the client sent it.
     uri: &'a Uri,
     connection: &'a Arc<ConnectionInfo>,
@@ -184,7 +184,7 @@ impl ProxyService {
         let (form, mut outcome) = (Form::of(request.headers()), Outcome::default());
         let exchange = self.proxy.access_log.begin(request, &request_id);
         let uri = std::mem::take(request.uri_mut());
-        let received = Received { uri: &uri, connection, settings: &settings, request_id: &request_id };
+        let received = Unrouted { uri: &uri, connection, settings: &settings, request_id: &request_id };
         let serving = AssertUnwindSafe(self.answer(&received, request, &mut outcome)).catch_unwind();
         let answered = serving.await.unwrap_or_else(|_| {
             tracing::error!(request_id = request_id.as_str(), "the proxy panicked");
@@ -217,7 +217,7 @@ impl ProxyService {
     /// The steps of one request.
     async fn answer(
         &self,
-        received: &Received<'_>,
+        received: &Unrouted<'_>,
         request: &mut Request<RequestBody>,
         outcome: &mut Outcome,
     ) -> Result<Response<Payload>, Refusal> {
@@ -236,10 +236,10 @@ impl ProxyService {
     /// Finds the client's address, the path and the route of a request.
     fn arrive<'a>(
         &self,
-        received: &Received<'a>,
+        received: &Unrouted<'a>,
         request: &Request<RequestBody>,
     ) -> Result<(Arrival<'a>, Target<'a>, Arc<Route>), Refusal> {
-        let Received { uri, connection, settings, request_id } = *received;
+        let Unrouted { uri, connection, settings, request_id } = *received;
         let invalid = |message: String| Refusal::new(StatusCode::BAD_REQUEST, "INVALID_INPUT", message);
         if request.method() == Method::CONNECT {
             let message = "CONNECT is not supported";

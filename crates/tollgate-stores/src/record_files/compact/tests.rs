@@ -142,29 +142,31 @@ async fn interrupted_compaction_keeps_every_row_once() {
 }
 
 /// Compacts until it has waited so often for the disk, where its process dies. Returns whether it ended before.
-async fn compact_until(test: &TestFiles, waits: usize) -> bool {
+fn compact_until(test: &TestFiles, waits: usize) -> bool {
+    // Dropped at the end, which waits for an operation of the disk that has begun.
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (mut running, mut left) = (pin!(test.compact(40)), waits);
-    poll_fn(|cx| match running.as_mut().poll(cx) {
+    runtime.block_on(poll_fn(|cx| match running.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(done.is_ok()),
         Poll::Pending if left == 0 => Poll::Ready(false),
         Poll::Pending => {
             left -= 1;
             Poll::Pending
         }
-    })
-    .await
+    }))
 }
 
-#[tokio::test]
-async fn compaction_that_dies_anywhere_keeps_every_row() {
+#[test]
+fn compaction_that_dies_anywhere_keeps_every_row() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut waits = 0;
     loop {
-        let test = TestFiles::new().await;
-        let is_done = compact_until(&test, waits).await;
-        let rows: BTreeSet<i64> = test.rows(SOURCE).await.into_iter().collect();
+        let test = runtime.block_on(TestFiles::new());
+        let is_done = compact_until(&test, waits);
+        let rows: BTreeSet<i64> = runtime.block_on(test.rows(SOURCE)).into_iter().collect();
         assert_eq!(rows, (0..40).collect(), "readable after {waits} waits");
-        test.compact(40).await.unwrap();
-        assert_eq!(test.rows(SOURCE).await, (0..40).collect::<Vec<_>>(), "{waits}");
+        runtime.block_on(test.compact(40)).unwrap();
+        assert_eq!(runtime.block_on(test.rows(SOURCE)), (0..40).collect::<Vec<_>>(), "{waits}");
         assert!(test.path(SOURCE, 0, 40).exists(), "{waits}");
         if is_done {
             break;

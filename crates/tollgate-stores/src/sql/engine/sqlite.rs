@@ -16,10 +16,9 @@ use crate::sql::settings::SqlSettings;
 
 /// Pause between attempts while another process holds the lock.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// Pages that the log of a records database collects before they are copied to the file: 16 MB.
+/// Pages that the log of a records database collects before they are copied to the file: 16 MB. A power
+/// failure can lose what was not copied.
 const CHECKPOINT_PAGES: &str = "4000";
-/// The page cache of a connection to a records database. Negative: KiB, not pages.
-const CACHE_KIB: &str = "-8000";
 /// How long a copy waits for a process that switches the journal mode or recovers the file.
 const COPY_BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -42,9 +41,7 @@ pub(super) async fn connect(
     let options = match durability {
         Durability::Commit => options,
         // Batches change pages all over the indexes: the same page again and again before it is copied to the file.
-        Durability::Checkpoint => {
-            options.pragma("wal_autocheckpoint", CHECKPOINT_PAGES).pragma("cache_size", CACHE_KIB)
-        }
+        Durability::Checkpoint => options.pragma("wal_autocheckpoint", CHECKPOINT_PAGES),
     };
     // A single connection first, for its error: the pool reports only a timeout.
     let first = connect_when_free(&options, settings.statement_timeout).await;

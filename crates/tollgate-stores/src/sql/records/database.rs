@@ -33,7 +33,7 @@ pub enum Stored {
 impl RecordsDatabase {
     /// Connects to a database. Does not touch the schema: see [`migrate`](Self::migrate).
     ///
-    /// After a power failure, a SQLite file may lack the rows of the last seconds.
+    /// After a power failure, a SQLite file may lack the rows of the last half minute.
     ///
     /// # Errors
     /// When the database is unreachable, rejects the credentials, is too old or does not store text as UTF-8. Messages never
