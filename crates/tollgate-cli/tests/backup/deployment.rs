@@ -9,7 +9,7 @@ pub(crate) const KEY_SECRET: &str = "test-only-key-secret-0123456789abcdef";
 
 /// More in `./scripts/test --long`.
 pub(crate) fn scaled(count: usize) -> usize {
-    if std::env::var_os("TOLLGATE_LONG_TESTS").is_some() { count * 50 } else { count }
+    if std::env::var_os("LONG_TESTS").is_some() { count * 50 } else { count }
 }
 
 /// Settings of a node whose configuration and records are in this database.

@@ -84,10 +84,10 @@ fn client_that_leaves_ends_the_upstream_request() {
     wait_for("the request to end", || (in_flight() == 0).then_some(()));
 }
 
-/// Passes a body of 256 MB in both directions (1 GB with `TOLLGATE_LONG_TESTS`).
+/// Passes a body of 256 MB in both directions (1 GB with `LONG_TESTS`).
 #[test]
 fn large_bodies_take_little_memory() {
-    let megabytes: usize = if std::env::var_os("TOLLGATE_LONG_TESTS").is_some() { 1024 } else { 256 };
+    let megabytes: usize = if std::env::var_os("LONG_TESTS").is_some() { 1024 } else { 256 };
     let listener = tollgate_testkit::listen();
     let address = listener.local_addr().unwrap();
     let echo = std::thread::spawn(move || {

@@ -17,9 +17,9 @@ const KIB_PER_CONNECTION: u64 = if cfg!(debug_assertions) { 24 } else { 15 };
 const SETTINGS: &str = "enabled = false\n[server]\nconnections_max = 12000\nconnections_per_ip_max = 12000\n\
                         idle_timeout = \"10m\"\n";
 
-/// The number of connections, 10,000 with `TOLLGATE_LONG_TESTS`.
+/// The number of connections, 10,000 with `LONG_TESTS`.
 fn count(otherwise: u32) -> u32 {
-    if std::env::var_os("TOLLGATE_LONG_TESTS").is_some() { 10_000 } else { otherwise }
+    if std::env::var_os("LONG_TESTS").is_some() { 10_000 } else { otherwise }
 }
 
 /// Opens connections and uses each once; returns the memory that they take, in KiB.

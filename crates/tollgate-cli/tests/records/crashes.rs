@@ -12,7 +12,7 @@ use crate::stored;
 
 /// More in `./scripts/test --long`.
 fn kills() -> usize {
-    if std::env::var_os("TOLLGATE_LONG_TESTS").is_some() { 500 } else { 30 }
+    if std::env::var_os("LONG_TESTS").is_some() { 500 } else { 30 }
 }
 
 /// Longer than any interval between two writes, also on a busy machine.

@@ -1,7 +1,7 @@
 //! The algorithms against a model in exact fractions: random traces, and the published bounds.
 //!
 //! The long run, 10 million decisions:
-//! `TOLLGATE_ORACLE_DECISIONS=10000000 cargo test --release -p tollgate --test oracle -- --nocapture`
+//! `ORACLE_DECISIONS=10000000 cargo test --release -p tollgate --test oracle -- --nocapture`
 
 #![allow(
     clippy::unwrap_used,
@@ -28,8 +28,8 @@ const STEPS: u64 = 100;
 
 #[expect(clippy::disallowed_methods, reason = "the length of a test run is no setting of the library")]
 fn decisions_wanted() -> u64 {
-    let set = std::env::var("TOLLGATE_ORACLE_DECISIONS").ok();
-    set.map_or(200_000, |text| text.parse().expect("TOLLGATE_ORACLE_DECISIONS is a number"))
+    let set = std::env::var("ORACLE_DECISIONS").ok();
+    set.map_or(200_000, |text| text.parse().expect("ORACLE_DECISIONS is a number"))
 }
 
 #[test]
