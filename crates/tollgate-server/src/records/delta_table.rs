@@ -91,34 +91,14 @@ impl<C: Counts> DeltaTable<C> {
         self.shards.len()
     }
 
-    /// Adds to the counts of several keys of a shard. What does not fit is counted as dropped.
+    /// Adds to the counts of several keys of a shard.
     pub(crate) fn add_all(&self, shard: usize, add: impl FnOnce(&mut LockedShard<'_, C>)) {
-        let shard = &mut *self.shards[shard].lock();
+        let shard = &mut *self.shards[shard % self.shards.len()].lock();
         let mut locked = LockedShard { shard, entries_max: self.entries_max, dropped: 0 };
         add(&mut locked);
         if locked.dropped > 0 {
             self.dropped.fetch_add(locked.dropped, Ordering::Relaxed);
         }
-    }
-
-    /// Adds to the counts of a key in a minute. False if the key is new and the shard has `entries_max` entries, or if `add` returns
-    /// false because it added nothing.
-    pub(crate) fn add_below(
-        &self,
-        shard: usize,
-        entries_max: usize,
-        key: DeltaKey<impl Fn(&[u8]) -> bool, impl FnOnce(&mut Vec<u8>)>,
-        minute: u64,
-        add: impl FnOnce(&mut C) -> bool,
-    ) -> bool {
-        let mut shard = self.shards[shard % self.shards.len()].lock();
-        let Some(counts) = shard.counts(entries_max, key, minute) else { return false };
-        add(counts)
-    }
-
-    /// Counts a request that has no place in the table.
-    pub(crate) fn count_dropped(&self) {
-        self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn dropped(&self) -> u64 {
@@ -145,15 +125,41 @@ pub(crate) struct LockedShard<'a, C> {
 }
 
 impl<C: Counts> LockedShard<'_, C> {
-    /// Adds to the counts of a key in a minute. `add` returns false if it added nothing.
+    /// Adds to the counts of a key in a minute. False if the key is new and the shard is full, or if `add` returns false because it
+    /// added nothing.
     pub(crate) fn add(
         &mut self,
         key: DeltaKey<impl Fn(&[u8]) -> bool, impl FnOnce(&mut Vec<u8>)>,
         minute: u64,
         add: impl FnOnce(&mut C) -> bool,
-    ) {
-        let is_added = self.shard.counts(self.entries_max, key, minute).is_some_and(add);
-        self.dropped += u64::from(!is_added);
+    ) -> bool {
+        self.add_below(self.entries_max, key, minute, add)
+    }
+
+    /// Like [`LockedShard::add`], for a shard that is full with so many entries.
+    pub(crate) fn add_below(
+        &mut self,
+        entries_max: usize,
+        key: DeltaKey<impl Fn(&[u8]) -> bool, impl FnOnce(&mut Vec<u8>)>,
+        minute: u64,
+        add: impl FnOnce(&mut C) -> bool,
+    ) -> bool {
+        self.shard.counts(entries_max, key, minute).is_some_and(add)
+    }
+
+    /// Brings the entries of keys into the caches. The processor waits for several of them at a time, which it cannot while it adds.
+    pub(crate) fn prefetch(&self, fingerprints: impl Iterator<Item = Fingerprint>) {
+        let is_known = |fingerprint: &Fingerprint| {
+            let fingerprint = fingerprint.to_le_bytes();
+            let hash = table_hash(&fingerprint);
+            self.shard.entries.find(hash, |entry| entry.fingerprint == fingerprint).is_some()
+        };
+        std::hint::black_box(fingerprints.filter(is_known).count());
+    }
+
+    /// Counts a request that has no place in the table.
+    pub(crate) fn count_dropped(&mut self) {
+        self.dropped += 1;
     }
 }
 
@@ -269,10 +275,14 @@ mod tests {
             has_fields: |fields: &[u8]| fields == [key],
             write_fields: |out: &mut Vec<u8>| out.push(key),
         };
-        table.add_below(0, table.entries_max, key, minute, |count| {
-            *count += 1;
-            true
-        })
+        let mut is_added = false;
+        table.add_all(0, |shard| {
+            is_added = shard.add(key, minute, |count| {
+                *count += 1;
+                true
+            });
+        });
+        is_added
     }
 
     #[test]

@@ -3,10 +3,12 @@
 //! [`Recorder::offer`] runs while a request waits. It encodes and counts in memory; the flusher (`flusher.rs`) takes the result from
 //! there. For a known client it allocates nothing, and no lock is held while something is written.
 
+mod batch;
 mod counts;
 mod key;
 mod windows;
 
+use std::cell::RefCell;
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
 use std::thread::Thread;
@@ -19,11 +21,12 @@ use tollgate::rules::SampleRate;
 use tollgate::{Answer, ApiKey, Client, Decision, Id, Method, Request, RuleSet};
 use tollgate_stores::sql::records::DecisionKind;
 
+use self::batch::{Batch, BatchedDecision, Batches, Counted};
 pub(super) use self::counts::{RollupCounts, WindowDelta};
-use self::key::KeyHashing;
-use self::windows::{CountedRequest, WindowTable};
+use self::key::{ClientKey, KeyHashing, TextClient};
+use self::windows::{WindowRequests, WindowTable};
 use super::codec::{RowWriter, has_texts};
-use super::delta_table::{DeltaKey, DeltaTable};
+use super::delta_table::{DeltaKey, DeltaTable, LockedShard};
 use super::identifier::Identifier;
 use super::routes::{OTHER, Routes};
 use super::row_buffer::{RowBuffer, shard_of_thread};
@@ -54,6 +57,7 @@ pub(crate) struct Recorder {
     pub(super) rollups: DeltaTable<RollupCounts>,
     pub(super) node: NodeNames,
     pub(crate) top: Top,
+    batches: Batches,
     routes: Routes,
     busy_users: ArcSwap<BusyUsers>,
     hashing: KeyHashing,
@@ -103,6 +107,7 @@ impl Recorder {
             rollups: DeltaTable::new(ROLLUP_SHARDS, ROLLUPS_MAX),
             node,
             top: Top::default(),
+            batches: Batches::new(),
             routes: Routes::default(),
             busy_users: ArcSwap::default(),
             hashing: KeyHashing::new(),
@@ -148,11 +153,7 @@ impl Recorder {
         let prefixes = decision.rules().ip_prefixes();
         let Some(identifier) = Identifier::of(request, prefixes).filter(|_| request.cost > 0) else { return };
         let kind = kind_of(decision);
-        let minute = decision.now.as_micros() / MICROS_PER_MINUTE;
-        self.routes.with_route(&request.endpoint, minute, |route| {
-            self.count_window(check, identifier, kind, route, minute);
-            self.count_rollup(check, kind, route, minute);
-        });
+        self.wait_to_be_counted(check, identifier, kind);
         if kind != DecisionKind::Allowed {
             self.top.note_refusal(identifier, request, decision);
         }
@@ -171,42 +172,70 @@ impl Recorder {
         }
     }
 
-    fn count_window(
-        &self,
-        check: &RecordedCheck<'_>,
-        identifier: Identifier<'_>,
-        kind: DecisionKind,
-        route: &str,
-        minute: u64,
-    ) {
-        let tenant = check.request.tenant.map(Id::as_str);
-        let limit = check.decision.binding().map(|report| report.requests);
-        self.hashing.with_window(identifier, tenant, route, |fingerprint, key| {
-            self.windows.count(shard_of_thread(), fingerprint, key, CountedRequest { minute, kind, limit });
+    fn wait_to_be_counted(&self, check: &RecordedCheck<'_>, identifier: Identifier<'_>, kind: DecisionKind) {
+        let RecordedCheck { request, decision, latency, .. } = check;
+        // Without counters nothing could have been cached.
+        let counts_cache = self.shares_counters && !decision.reports.is_empty() && !decision.degraded;
+        let counted = Counted {
+            minute: decision.now.as_micros() / MICROS_PER_MINUTE,
+            kind,
+            limit: decision.binding().map(|report| report.requests),
+            latency_micros: micros(*latency),
+            is_cached: counts_cache.then_some(!decision.asked_server),
+        };
+        let (tenant, path) = (request.tenant.map(Id::as_str), request.endpoint.as_str());
+        let thread = shard_of_thread();
+        self.batches.with_batch(thread, |batch| {
+            if batch.push(counted, identifier, tenant, path, decision.rule_name()) {
+                self.count(thread, batch);
+            }
         });
     }
 
-    fn count_rollup(&self, check: &RecordedCheck<'_>, kind: DecisionKind, route: &str, minute: u64) {
-        let RecordedCheck { request, decision, latency, .. } = check;
-        let (rule, tenant) = (decision.rule_name(), request.tenant.map(Id::as_str));
-        let busy = self.busy_users.load();
-        let is_busy = |user: &&str| !busy.users.is_empty() && busy.users.contains(&busy.hash(tenant, user));
-        let user = request.user.map(Id::as_str).filter(is_busy);
-        // Without counters nothing could have been cached.
-        let counts_cache = self.shares_counters && !decision.reports.is_empty() && !decision.degraded;
-        let add = |counts: &mut RollupCounts| {
-            match kind {
-                DecisionKind::Allowed => counts.allowed += 1,
-                DecisionKind::Blocked => counts.blocked += 1,
-                DecisionKind::Throttled | DecisionKind::Unavailable => counts.throttled += 1,
-            }
-            counts.cache_hits += u64::from(counts_cache && !decision.asked_server);
-            counts.cache_misses += u64::from(counts_cache && decision.asked_server);
-            counts.latency.record(micros(*latency));
-            true
+    /// Counts the decisions that wait.
+    pub(super) fn count_waiting(&self) {
+        self.batches.for_each(|thread, batch| self.count(thread, batch));
+    }
+
+    fn count(&self, thread: usize, batch: &mut Batch) {
+        thread_local! {
+            static WINDOWS: RefCell<WindowRequests> = RefCell::default();
+        }
+        let (finder, busy) = (self.routes.finder(), self.busy_users.load());
+        let mut last = ("", 0, "");
+        WINDOWS.with_borrow_mut(|windows| {
+            self.rollups.add_all(thread, |rollups| {
+                for decision in batch.decisions() {
+                    let (path, minute) = (decision.path, decision.counted.minute);
+                    // Many requests in a row have the same path.
+                    if (last.0, last.1) != (path, minute) {
+                        last = (path, minute, finder.route(path, minute));
+                    }
+                    windows.push(&self.hashing, &decision, last.2);
+                    self.count_rollup(rollups, &busy, &decision, last.2);
+                }
+            });
+            self.windows.count(windows);
+            windows.clear();
+        });
+        batch.clear();
+    }
+
+    fn count_rollup(
+        &self,
+        rollups: &mut LockedShard<'_, RollupCounts>,
+        busy: &BusyUsers,
+        decision: &BatchedDecision<'_>,
+        route: &str,
+    ) {
+        let BatchedDecision { counted, tenant, rule, .. } = *decision;
+        let user = match decision.client {
+            ClientKey::Text(TextClient::User, user) => Some(user),
+            _ => None,
         };
-        let shard = shard_of_thread();
-        let counted = |texts: [Option<&str>; 4], entries_max: usize| {
+        let user =
+            user.filter(|user| !busy.users.is_empty() && busy.users.contains(&busy.hash(tenant, user)));
+        let mut add = |texts: [Option<&str>; 4], entries_max: usize| {
             let key = DeltaKey {
                 fingerprint: self.hashing.rollup(texts),
                 has_fields: |fields: &[u8]| has_texts(fields, texts),
@@ -217,12 +246,12 @@ impl Recorder {
                     }
                 },
             };
-            self.rollups.add_below(shard, entries_max, key, minute, add)
+            rollups.add_below(entries_max, key, counted.minute, |counts| counts.add(&counted))
         };
-        let is_counted = counted([Some(route), rule, tenant, user], ROLLUPS_MAX - OTHER_ROLLUPS_MAX)
-            || counted([Some(OTHER), rule, None, None], ROLLUPS_MAX);
+        let is_counted = add([Some(route), rule, tenant, user], ROLLUPS_MAX - OTHER_ROLLUPS_MAX)
+            || add([Some(OTHER), rule, None, None], ROLLUPS_MAX);
         if !is_counted {
-            self.rollups.count_dropped();
+            rollups.count_dropped();
         }
     }
 

@@ -1,8 +1,9 @@
 //! The route of a path: what window records and rollups are kept by.
 
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use hashbrown::{DefaultHashBuilder, HashSet};
 use parking_lot::RwLock;
 use tollgate::RuleSet;
@@ -55,26 +56,9 @@ impl Routes {
         self.patterns.store(Patterns { index, texts }.into());
     }
 
-    /// Calls `use_route` with the route of a path.
-    pub(crate) fn with_route<T>(
-        &self,
-        endpoint: &Endpoint<'_>,
-        minute: u64,
-        use_route: impl FnOnce(&str) -> T,
-    ) -> T {
-        let patterns = self.patterns.load();
-        let mut best: Option<u32> = None;
-        if !patterns.texts.is_empty() {
-            let most_specific = |number| best = Some(best.map_or(number, |best: u32| best.min(number)));
-            patterns.index.for_each_match(endpoint, most_specific);
-        }
-        match best.and_then(|number| patterns.texts.get(number as usize)) {
-            Some(pattern) => use_route(pattern),
-            None if self.has_own_route(endpoint.as_str(), minute / MINUTES_PER_HOUR) => {
-                use_route(endpoint.as_str())
-            }
-            None => use_route(OTHER),
-        }
+    /// Finds the routes of several paths.
+    pub(crate) fn finder(&self) -> RouteFinder<'_> {
+        RouteFinder { routes: self, patterns: self.patterns.load() }
     }
 
     fn has_own_route(&self, path: &str, hour: u64) -> bool {
@@ -99,13 +83,38 @@ impl Routes {
     }
 }
 
+/// Finds routes by the patterns of one moment.
+pub(crate) struct RouteFinder<'r> {
+    routes: &'r Routes,
+    patterns: Guard<Arc<Patterns>>,
+}
+
+impl RouteFinder<'_> {
+    /// The route of a path in normal form.
+    pub(crate) fn route<'a>(&'a self, path: &'a str, minute: u64) -> &'a str {
+        let patterns = &self.patterns;
+        let mut best: Option<u32> = None;
+        if !patterns.texts.is_empty()
+            && let Ok(endpoint) = Endpoint::parse(path)
+        {
+            let most_specific = |number| best = Some(best.map_or(number, |best: u32| best.min(number)));
+            patterns.index.for_each_match(&endpoint, most_specific);
+        }
+        match best.and_then(|number| patterns.texts.get(number as usize)) {
+            Some(pattern) => pattern,
+            None if self.routes.has_own_route(path, minute / MINUTES_PER_HOUR) => path,
+            None => OTHER,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::settings::Settings;
 
     fn route(routes: &Routes, path: &str, minute: u64) -> String {
-        routes.with_route(&Endpoint::parse(path).unwrap(), minute, ToOwned::to_owned)
+        routes.finder().route(path, minute).to_owned()
     }
 
     fn with_patterns(patterns: &str) -> Routes {

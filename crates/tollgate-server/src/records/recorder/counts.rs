@@ -2,6 +2,7 @@
 
 use tollgate_stores::sql::records::{DecisionKind, LatencyHistogram};
 
+use super::batch::Counted;
 use crate::records::delta_table::Counts;
 
 /// Set in the count of refused requests if the limit is known: an `Option` would take four bytes more.
@@ -47,6 +48,21 @@ impl WindowDelta {
             self.limit = limit;
             self.refused |= HAS_LIMIT;
         }
+        true
+    }
+}
+
+impl RollupCounts {
+    /// Counts a decision; always true.
+    pub(super) fn add(&mut self, decision: &Counted) -> bool {
+        match decision.kind {
+            DecisionKind::Allowed => self.allowed += 1,
+            DecisionKind::Blocked => self.blocked += 1,
+            DecisionKind::Throttled | DecisionKind::Unavailable => self.throttled += 1,
+        }
+        self.cache_hits += u64::from(decision.is_cached == Some(true));
+        self.cache_misses += u64::from(decision.is_cached == Some(false));
+        self.latency.record(decision.latency_micros);
         true
     }
 }

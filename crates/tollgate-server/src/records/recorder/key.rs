@@ -1,6 +1,5 @@
 //! Hashes of the keys of windows and rollups.
 
-use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher as _};
 use std::net::IpAddr;
 
@@ -19,6 +18,23 @@ pub(super) struct KeyHashing {
     rollups: DefaultHashBuilder,
 }
 
+/// The client of a window.
+#[derive(Copy, Clone)]
+pub(super) enum ClientKey<'a> {
+    Text(TextClient, &'a str),
+    Ip(IpAddr),
+}
+
+/// The kind of a client with a name.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(super) enum TextClient {
+    User,
+    Login,
+    Tenant,
+    /// Named as it is shown.
+    ApiKey,
+}
+
 impl KeyHashing {
     pub(super) fn new() -> Self {
         KeyHashing {
@@ -27,24 +43,11 @@ impl KeyHashing {
         }
     }
 
-    /// Calls `use_key` with the key of a window: a hash and the bytes. The hash stands for the window: nobody can construct two with
-    /// the same one.
-    pub(super) fn with_window<T>(
-        &self,
-        identifier: Identifier<'_>,
-        tenant: Option<&str>,
-        route: &str,
-        use_key: impl FnOnce(Fingerprint, &[u8]) -> T,
-    ) -> T {
-        thread_local! {
-            static KEY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-        }
-        KEY.with_borrow_mut(|key| {
-            write_window_key(key, identifier, tenant, route);
-            let mut hasher = self.windows;
-            hasher.write(key);
-            use_key(hasher.finish128().as_u128(), key)
-        })
+    /// The hash that stands for a window: nobody can construct two keys with the same one.
+    pub(super) fn window(&self, key: &[u8]) -> Fingerprint {
+        let mut hasher = self.windows;
+        hasher.write(key);
+        hasher.finish128().as_u128()
     }
 
     /// The key of a rollup, whose fields are compared too.
@@ -63,24 +66,29 @@ mod kind {
     pub(super) const API_KEY: u8 = b'k';
 }
 
-/// Writes the key of a window, which is cheaper than its fields.
-fn write_window_key(key: &mut Vec<u8>, identifier: Identifier<'_>, tenant: Option<&str>, route: &str) {
+/// Appends the key of a window, which is cheaper than its fields.
+pub(super) fn write_window_key(
+    out: &mut Vec<u8>,
+    client: ClientKey<'_>,
+    prefixes: IpPrefixes,
+    tenant: Option<&str>,
+    route: &str,
+) {
     let mut write = |kind, client: &[u8]| {
         let lengths = [Some(client.len()), tenant.map(str::len), Some(route.len())];
-        let header = KeyHeader { kind, prefixes: identifier.prefixes, lengths };
-        key.clear();
-        key.extend_from_slice(&header.encode());
-        key.extend_from_slice(client);
-        key.extend_from_slice(tenant.unwrap_or_default().as_bytes());
-        key.extend_from_slice(route.as_bytes());
+        let header = KeyHeader { kind, prefixes, lengths };
+        out.extend_from_slice(&header.encode());
+        out.extend_from_slice(client);
+        out.extend_from_slice(tenant.unwrap_or_default().as_bytes());
+        out.extend_from_slice(route.as_bytes());
     };
-    match identifier.client {
-        Client::User(id) => write(kind::USER, id.as_str().as_bytes()),
-        Client::Login(id) => write(kind::LOGIN, id.as_str().as_bytes()),
-        Client::Tenant(id) => write(kind::TENANT, id.as_str().as_bytes()),
-        Client::Ip(IpAddr::V4(ip)) => write(kind::IPV4, &ip.octets()),
-        Client::Ip(IpAddr::V6(ip)) => write(kind::IPV6, &ip.octets()),
-        client @ Client::ApiKey(_) => write(kind::API_KEY, client.to_string().as_bytes()),
+    match client {
+        ClientKey::Text(TextClient::User, name) => write(kind::USER, name.as_bytes()),
+        ClientKey::Text(TextClient::Login, name) => write(kind::LOGIN, name.as_bytes()),
+        ClientKey::Text(TextClient::Tenant, name) => write(kind::TENANT, name.as_bytes()),
+        ClientKey::Text(TextClient::ApiKey, shown) => write(kind::API_KEY, shown.as_bytes()),
+        ClientKey::Ip(IpAddr::V4(ip)) => write(kind::IPV4, &ip.octets()),
+        ClientKey::Ip(IpAddr::V6(ip)) => write(kind::IPV6, &ip.octets()),
     }
 }
 
@@ -148,21 +156,20 @@ mod tests {
     use tollgate::ApiKey;
     use tollgate::Request;
     use tollgate::endpoint::Endpoint;
+    use tollgate_stores::sql::records::DecisionKind;
 
+    use super::super::batch::{Batch, Counted};
     use super::*;
     use crate::records::codec::WindowKey;
-
-    fn request() -> Request<'static> {
-        Request::new(Endpoint::parse("/").unwrap())
-    }
 
     #[test]
     fn different_windows_have_different_keys() {
         let hashing = KeyHashing::new();
         let key = |user: &str, tenant: Option<&str>, route: &str| {
-            let request = Request { user: Some(Id::parse(user).unwrap()), ..request() };
-            let identifier = Identifier::of(&request, IpPrefixes::DEFAULT).unwrap();
-            hashing.with_window(identifier, tenant, route, |fingerprint, _| fingerprint)
+            let mut key = Vec::new();
+            let client = ClientKey::Text(TextClient::User, user);
+            write_window_key(&mut key, client, IpPrefixes::DEFAULT, tenant, route);
+            hashing.window(&key)
         };
         let keys = [
             key("alice", None, "/a"),
@@ -179,6 +186,7 @@ mod tests {
     #[test]
     fn key_becomes_the_fields() {
         let id = |text| Some(Id::parse(text).unwrap());
+        let request = || Request::new(Endpoint::parse("/").unwrap());
         let requests = [
             Request { user: id("alice"), ..request() },
             Request { login: id("bob"), ..request() },
@@ -187,10 +195,20 @@ mod tests {
             Request { ip: Some("2001:db8:1:2::3".parse().unwrap()), ..request() },
             Request { api_key: Some(ApiKey::parse("secret").unwrap()), ..request() },
         ];
+        let counted = Counted {
+            minute: 0,
+            kind: DecisionKind::Allowed,
+            limit: None,
+            latency_micros: 0,
+            is_cached: None,
+        };
         for (request, tenant) in requests.iter().zip([None, Some("acme")].into_iter().cycle()) {
             let identifier = Identifier::of(request, IpPrefixes::DEFAULT).unwrap();
+            let mut batch = Batch::default();
+            batch.push(counted, identifier, tenant, "/api/7", None);
+            let decision = batch.decisions().next().unwrap();
             let (mut key, mut fields) = (Vec::new(), Vec::new());
-            write_window_key(&mut key, identifier, tenant, "/api/*");
+            write_window_key(&mut key, decision.client, decision.prefixes, decision.tenant, "/api/*");
             key.extend_from_slice(b"the next key");
             write_window_fields(&key, &mut fields);
             let read = WindowKey::read(&fields).unwrap();

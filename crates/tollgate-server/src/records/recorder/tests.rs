@@ -45,6 +45,7 @@ impl Fixture {
     }
 
     fn windows(&self) -> Vec<WindowRow> {
+        self.recorder.count_waiting();
         let (mut spare, mut windows) = (Spare::default(), Vec::new());
         for shard in 0..self.recorder.windows.shards() {
             self.recorder.windows.take(shard, &mut spare, |minute, fields, counts| {
@@ -166,6 +167,7 @@ fn rollups_of_many_routes_share_one() {
     for number in 0..requests {
         fixture.check(&request(&format!("/p/{number}"), "alice"), NOW);
     }
+    fixture.recorder.count_waiting();
     let (mut spare, mut total, mut entries) = (Spare::default(), 0, 0);
     for shard in 0..ROLLUP_SHARDS {
         fixture.recorder.rollups.take(shard, &mut spare, |_, _, counts| {
