@@ -438,6 +438,12 @@ impl Decision {
         &self.rules
     }
 
+    /// Prepares the decision to be kept for long, such as while an upstream is asked. A new decision reads its rules through one of a
+    /// few slots of its thread; while all are occupied, every check of the thread is slower.
+    pub fn release_slot(&mut self) {
+        self.rules.release_slot();
+    }
+
     /// Raises `retry_after` to the rule's `retry_after_floor`.
     fn raise_to_floor(&mut self) {
         if self.retry_after().is_none() {

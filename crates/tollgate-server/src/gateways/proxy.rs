@@ -179,7 +179,8 @@ impl ProxyService {
         request: &mut Request<RequestBody>,
         connection: &Arc<ConnectionInfo>,
     ) -> Response<Payload> {
-        let settings = self.app.live();
+        // By a reference count: few of the guards can be held at a time without making the others slower.
+        let settings = Arc::clone(&self.app.live());
         let request_id = self.app.request_ids().of(request.headers());
         let (form, mut outcome) = (Form::of(request.headers()), Outcome::default());
         let exchange = self.proxy.access_log.begin(request, &request_id);
@@ -229,6 +230,7 @@ impl ProxyService {
             route.stats.refused.fetch_add(1, Ordering::Relaxed);
             return Err(Refusal::of_decision(decision));
         }
+        decision.release_slot();
         self.proxy.delay(decision).await?;
         Forwarded { route, target: &target, arrival: &arrival }.send(request).await
     }

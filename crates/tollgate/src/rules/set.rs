@@ -340,6 +340,11 @@ impl Snapshot {
     pub(crate) fn to_arc(&self) -> Arc<RuleSet> {
         Arc::clone(&self.0)
     }
+
+    /// Holds the set by a reference count instead.
+    pub(crate) fn release_slot(&mut self) {
+        self.0 = Guard::from_inner(self.to_arc());
+    }
 }
 
 impl std::ops::Deref for Snapshot {
