@@ -14,6 +14,7 @@ mod protocol;
 pub(crate) mod proxy_header;
 mod service;
 mod socket;
+mod tcp;
 mod transport;
 mod unsent;
 
@@ -36,6 +37,7 @@ use self::connection::{ConnectionPolicy, Connections};
 use self::limits::{ConnectionLimits, ConnectionPermit};
 pub use self::payload::{Payload, StreamAborted};
 pub use self::service::{ConnectionInfo, HttpService};
+pub(crate) use self::tcp::write_at_once;
 use crate::config::settings::ServerSettings;
 
 /// The pause after a failed accept, for lack of file descriptors or memory.

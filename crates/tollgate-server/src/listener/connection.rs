@@ -27,6 +27,7 @@ use super::limits::ConnectionPermit;
 use super::protocol::{HttpConnection, Protocols};
 use super::service::{ConnectionInfo, ConnectionService, HttpService};
 use super::socket::LingeringSocket;
+use super::tcp::Tcp;
 use super::transport::Transport;
 use super::unsent;
 use super::{ConnectionStats, proxy_header};
@@ -103,7 +104,7 @@ impl<S: HttpService> Connections<S> {
             }
         }
         let transport = match &accept.tls {
-            None => Transport::Plain(stream),
+            None => Transport::Plain(Tcp(stream)),
             Some(config) => {
                 // Boxed, so that connections without TLS do not reserve its space.
                 let accepting = Box::pin(self.policy.accept_tls(stream, Arc::clone(config), info.source));

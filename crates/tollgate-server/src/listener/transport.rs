@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::tcp::Tcp;
 use crate::auth::ClientCertificate;
 
 /// Encrypted bytes that wait for the socket: one record, because what waits here is not counted as unsent.
@@ -23,8 +24,8 @@ const ALERT_DISCARD_BYTES_MAX: u64 = 64 << 10;
 
 /// A connection.
 pub(super) enum Transport {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Plain(Tcp),
+    Tls(Box<TlsStream<Tcp>>),
 }
 
 /// Why a handshake failed.
@@ -49,7 +50,7 @@ impl Transport {
         }
         let limit =
             |session: &mut rustls::ServerConnection| session.set_buffer_limit(Some(TLS_BUFFER_BYTES_MAX));
-        match TlsAcceptor::from(config).accept_with(stream, limit).into_fallible().await {
+        match TlsAcceptor::from(config).accept_with(Tcp(stream), limit).into_fallible().await {
             Ok(stream) => Ok(Transport::Tls(Box::new(stream))),
             Err((error, stream)) => {
                 deliver_alert(stream).await;
@@ -73,7 +74,7 @@ impl Transport {
 
 /// Waits until the client has read why its handshake failed. It may have sent a request already, and closing a socket with unread
 /// bytes discards what was written.
-async fn deliver_alert(mut stream: TcpStream) {
+async fn deliver_alert(mut stream: Tcp) {
     let delivering = async {
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(ALERT_DISCARD_BYTES_MAX), &mut tokio::io::sink()).await
