@@ -32,6 +32,9 @@ static HOP_BY_HOP: [HeaderName; 8] = [
     UPGRADE,
 ];
 
+/// Bit n is set if one of them has n characters: most other headers are told apart by that.
+const HOP_BY_HOP_LENGTHS: u32 = 1 << 2 | 1 << 7 | 1 << 10 | 1 << 16 | 1 << 17 | 1 << 18 | 1 << 19;
+
 /// Headers in which upstreams trust the proxy.
 static SET_BY_PROXY: [HeaderName; 6] =
     [X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO, X_REAL_IP, FORWARDED, REQUEST_ID];
@@ -71,8 +74,9 @@ pub(super) struct Hop<'a> {
 /// # Errors
 /// When `Connection` names a header that must be forwarded.
 pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) -> Result<(), ConnectionNamesEndToEnd> {
+    let present = HopByHop::of(headers);
     let mut named: Vec<HeaderName> = Vec::new();
-    for value in headers.get_all(CONNECTION) {
+    for value in present.values(headers, &CONNECTION) {
         for option in value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
             let Some(name) = named_header(option) else { continue };
             let text = name.as_str();
@@ -82,8 +86,8 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) -> Result<(), Connectio
             named.push(name);
         }
     }
-    let wants_trailers = headers.get_all(TE).iter().any(accepts_trailers);
-    remove_all(headers, &named);
+    let wants_trailers = present.values(headers, &TE).any(accepts_trailers);
+    present.remove_from(headers, &named);
     if wants_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -92,14 +96,14 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) -> Result<(), Connectio
 
 /// Removes the headers of a connection from a response.
 pub(super) fn remove_hop_by_hop_of_response(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
+    let present = HopByHop::of(headers);
+    let named: Vec<HeaderName> = present
+        .values(headers, &CONNECTION)
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
         .filter_map(|option| named_header(option.trim_ascii()))
         .filter(|name| !END_TO_END.contains(&name.as_str()))
         .collect();
-    remove_all(headers, &named);
+    present.remove_from(headers, &named);
 }
 
 /// The header that an option of `Connection` names. The usual options name none but those of [`HOP_BY_HOP`].
@@ -111,18 +115,37 @@ fn named_header(option: &[u8]) -> Option<HeaderName> {
     HeaderName::from_bytes(option).ok()
 }
 
-/// Removes the headers of a connection, and those that `Connection` names.
-fn remove_all(headers: &mut HeaderMap, named: &[HeaderName]) {
-    // One pass finds the few that are present: removing takes a lookup each.
-    let present = headers.keys().filter_map(|name| HOP_BY_HOP.iter().position(|other| other == name));
-    let present = present.fold(0_u8, |present, index| present | 1 << index);
-    for (index, name) in HOP_BY_HOP.iter().enumerate() {
-        if present & 1 << index != 0 {
+/// Which of [`HOP_BY_HOP`] are present, by bit. One pass finds them all: a lookup each would take longer.
+#[derive(Copy, Clone)]
+struct HopByHop(u8);
+
+impl HopByHop {
+    fn of(headers: &HeaderMap) -> Self {
+        let position = |name: &HeaderName| {
+            let length = u32::try_from(name.as_str().len()).unwrap_or(u32::MAX);
+            let is_possible = HOP_BY_HOP_LENGTHS & 1_u32.checked_shl(length).unwrap_or(0) != 0;
+            HOP_BY_HOP.iter().position(|other| is_possible && other == name)
+        };
+        HopByHop(headers.keys().filter_map(position).fold(0, |present, index| present | 1 << index))
+    }
+
+    fn names(self) -> impl Iterator<Item = &'static HeaderName> {
+        HOP_BY_HOP.iter().enumerate().filter(move |(index, _)| self.0 & 1 << index != 0).map(|(_, name)| name)
+    }
+
+    /// The values of one of them.
+    fn values<'h>(self, headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h HeaderValue> {
+        self.names().find(|present| *present == name).into_iter().flat_map(|name| headers.get_all(name))
+    }
+
+    /// Removes them, and those that `Connection` names.
+    fn remove_from(self, headers: &mut HeaderMap, named: &[HeaderName]) {
+        for name in self.names() {
             headers.remove(name);
         }
-    }
-    for name in named {
-        headers.remove(name);
+        for name in named {
+            headers.remove(name);
+        }
     }
 }
 
@@ -133,13 +156,14 @@ fn accepts_trailers(value: &HeaderValue) -> bool {
 
 /// The protocol that a request asks to switch to, if any.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let protocol = headers.get(UPGRADE)?;
     let has_option = headers.get_all(CONNECTION).iter().any(|value| {
         value
             .as_bytes()
             .split(|byte| *byte == b',')
             .any(|option| option.trim_ascii().eq_ignore_ascii_case(b"upgrade"))
     });
-    headers.get(UPGRADE).filter(|_| has_option).cloned()
+    has_option.then(|| protocol.clone())
 }
 
 /// Asks the other side to switch protocols.
@@ -220,5 +244,16 @@ pub(super) fn remove_rate_limit_headers(headers: &mut HeaderMap, profiles: &[Hea
     let is_field = |name: &&HeaderName| fields().any(|field| field.as_str() == name.as_str());
     while let Some(name) = headers.keys().find(is_field).cloned() {
         headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_those_of_the_hop_by_hop_headers() {
+        let lengths = HOP_BY_HOP.iter().fold(0, |lengths, name| lengths | 1 << name.as_str().len());
+        assert_eq!(lengths, HOP_BY_HOP_LENGTHS);
     }
 }
