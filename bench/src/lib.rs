@@ -1,4 +1,4 @@
-//! Shared by the drivers `rest`, `redis`, `sql`, `records`, `spool`, `parquet`, `library` and `allocations`.
+//! Shared by the drivers `rest`, `redis`, `sql`, `records`, `spool`, `parquet`, `tls`, `gateway`, `library` and `allocations`.
 
 pub mod contenders;
 pub mod frames;
@@ -7,4 +7,5 @@ pub mod machine;
 pub mod process;
 pub mod report;
 pub mod rules;
+pub mod side_by_side;
 pub mod wrk;

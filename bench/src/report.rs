@@ -9,6 +9,14 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// The values below which a quarter and three quarters of all values are. NaN without values.
+pub fn quartiles(values: impl IntoIterator<Item = f64>) -> [f64; 2] {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1);
+    [last / 4, last - last / 4].map(|index| values.get(index).copied().unwrap_or(f64::NAN))
+}
+
 /// The median of the ratios of each round. Figures of one round are comparable, because the load of the machine was the
 /// same.
 pub fn median_ratio(of: impl IntoIterator<Item = f64>, to: impl IntoIterator<Item = f64>) -> f64 {
@@ -86,6 +94,13 @@ mod tests {
     fn median_ignores_one_wild_round() {
         assert!((median([9.0, 10.0, 500.0]) - 10.0).abs() < f64::EPSILON);
         assert!(median([]).is_nan());
+    }
+
+    #[test]
+    fn quartiles_enclose_the_middle_half() {
+        let [low, high] = quartiles([5.0, 1.0, 4.0, 2.0, 3.0]);
+        assert!((low - 2.0).abs() < f64::EPSILON && (high - 4.0).abs() < f64::EPSILON);
+        assert!(quartiles([]).iter().all(|quartile| quartile.is_nan()));
     }
 
     #[test]

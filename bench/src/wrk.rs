@@ -24,8 +24,19 @@ pub fn run(address: SocketAddr, shape: &[&str], core: usize, duration: Duration)
 
 /// Like [`run`], with a scheme. Certificates are not verified.
 pub fn run_url(url: &str, shape: &[&str], core: usize, duration: Duration) -> Result<Load> {
+    run_with(url, shape, core, CONNECTIONS, duration)
+}
+
+/// Like [`run_url`], with a number of connections.
+pub fn run_with(
+    url: &str,
+    shape: &[&str],
+    core: usize,
+    connections: u32,
+    duration: Duration,
+) -> Result<Load> {
     let output = Command::new("taskset")
-        .args(["-c", &core.to_string(), "wrk", "-t1", &format!("-c{CONNECTIONS}")])
+        .args(["-c", &core.to_string(), "wrk", "-t1", &format!("-c{connections}")])
         .arg(format!("-d{}s", duration.as_secs()))
         .args(["-s", concat!(env!("CARGO_MANIFEST_DIR"), "/check.lua")])
         .args([url, "--"])

@@ -14,13 +14,17 @@ use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 use tollgate_bench::http::ask;
 use tollgate_bench::process::{Server, ended_children_cpu, free_address, machine_cpu};
-use tollgate_bench::report::{Table, median, median_ratio};
+use tollgate_bench::report::{Table, Targets, median, median_ratio};
+use tollgate_bench::side_by_side::{Comparison, Loaded};
 use tollgate_bench::wrk::{self, Load};
 
 const GATEWAY_CORE: usize = 0;
 const LOAD_CORE: usize = 1;
 const WARM_UP: Duration = Duration::from_secs(1);
 const BODY_BYTES: usize = 1_024;
+/// Measurements of a pair of gateways.
+const TURNS: u32 = 3;
+const RATIO_MAX: f64 = 1.2;
 
 fn main() -> Result<()> {
     let plan = Plan::from_args()?;
@@ -38,6 +42,39 @@ fn main() -> Result<()> {
         }
     }
     print_table(&plan, &samples);
+    let mut comparison = Comparison::default();
+    for _ in 0..plan.rounds {
+        compare(&plan, &mut comparison)?;
+    }
+    println!(
+        "Loaded at the same time, {} turns of {} s: tollgate uses {} × the CPU of the bare proxy\n",
+        plan.rounds * TURNS,
+        plan.duration.as_secs(),
+        comparison.text()
+    );
+    let mut targets = Targets::default();
+    targets.at_most("CPU per request ÷ bare proxy", comparison.ratio(), RATIO_MAX);
+    println!("{targets}");
+    Ok(())
+}
+
+/// Loads the bare proxy and tollgate at the same time.
+fn compare(plan: &Plan, comparison: &mut Comparison) -> Result<()> {
+    let dirs = [TempDir::new()?, TempDir::new()?, TempDir::new()?];
+    let upstream = start_upstream(dirs[0].path())?;
+    let bare = Contender::BareProxy.start(plan, upstream.address, dirs[1].path())?;
+    let tollgate = Contender::Tollgate.start(plan, upstream.address, dirs[2].path())?;
+    let [bare, tollgate] = [&bare[0], &tollgate[0]].map(|server| Loaded {
+        server,
+        url: format!("http://{}", server.address),
+        shape: "get",
+    });
+    for server in [&bare, &tollgate] {
+        wrk::run_url(&server.url, &[server.shape], LOAD_CORE, WARM_UP)?;
+    }
+    for _ in 0..TURNS {
+        comparison.add_round(&bare, &tollgate, LOAD_CORE, plan.duration)?;
+    }
     Ok(())
 }
 
@@ -50,7 +87,7 @@ struct Plan {
 impl Plan {
     fn from_args() -> Result<Self> {
         let tollgate = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/release/tollgate");
-        let mut plan = Self { rounds: 5, duration: Duration::from_secs(6), tollgate: tollgate.into() };
+        let mut plan = Self { rounds: 5, duration: Duration::from_secs(4), tollgate: tollgate.into() };
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
             match arg.as_str() {

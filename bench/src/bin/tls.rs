@@ -12,44 +12,40 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 use tollgate_bench::process::{Server, free_address};
-use tollgate_bench::report::{Table, median, median_ratio};
-use tollgate_bench::wrk::{self, Load};
+use tollgate_bench::report::{Table, Targets, median};
+use tollgate_bench::side_by_side::{Comparison, Loaded};
+use tollgate_bench::wrk;
 
 const SERVER_CORE: usize = 0;
 const LOAD_CORE: usize = 1;
 const WARM_UP: Duration = Duration::from_secs(1);
+/// Measurements of a pair of servers.
+const TURNS: u32 = 3;
+const RATIO_MAX: f64 = 1.15;
 
 fn main() -> Result<()> {
     let plan = Plan::from_args()?;
     let dir = TempDir::new()?;
     create_certificate(dir.path())?;
-    let (mut plain, mut encrypted, mut handshakes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut checks, mut handshakes) = (Comparison::default(), Vec::new());
     for round in 1..=plan.rounds {
-        plain.push(measure(&plan, dir.path(), false)?);
-        encrypted.push(measure(&plan, dir.path(), true)?);
+        compare(&plan, dir.path(), &mut checks)?;
         handshakes.push(measure_handshakes(&plan, dir.path())?);
-        let (one, other) = (plain[plain.len() - 1].0, encrypted[encrypted.len() - 1].0);
-        eprintln!("round {round}: {one:.2} µs plain, {other:.2} µs over TLS");
+        eprintln!("round {round}: {}", checks.text());
     }
+    let [plain, encrypted] = checks.cpu_us();
     println!(
-        "\nREST checks over keep-alive connections; median of {} round(s) of {} s\n",
-        plan.rounds,
-        plan.duration.as_secs()
+        "\nREST checks over keep-alive connections, both servers loaded at the same time; median of {} turns of {} s\n",
+        plan.rounds * TURNS,
+        plan.turn.as_secs()
     );
-    let mut table = Table::new(["", "CPU µs/check", "÷ plain", "checks/s", "p50 µs", "p99 µs"]);
-    for (name, samples) in [("plain HTTP", &plain), ("TLS 1.3", &encrypted)] {
-        let middle = |figure: fn(&Load) -> f64| median(samples.iter().map(|(_, load)| figure(load)));
-        let ratio = median_ratio(samples.iter().map(|(cpu, _)| *cpu), plain.iter().map(|(cpu, _)| *cpu));
-        table.row([
-            name.to_owned(),
-            format!("{:.2}", median(samples.iter().map(|(cpu, _)| *cpu))),
-            format!("{ratio:.2}"),
-            format!("{:.0}", middle(|load| load.requests_per_second)),
-            format!("{:.0}", middle(|load| load.p50_us)),
-            format!("{:.0}", middle(|load| load.p99_us)),
-        ]);
-    }
+    let mut table = Table::new(["", "CPU µs/check", "÷ plain"]);
+    table.row(["plain HTTP".to_owned(), format!("{plain:.2}"), "1.00".to_owned()]);
+    table.row(["TLS 1.3".to_owned(), format!("{encrypted:.2}"), checks.text()]);
     println!("{table}");
+    let mut targets = Targets::default();
+    targets.at_most("CPU per check over TLS ÷ plain", checks.ratio(), RATIO_MAX);
+    println!("{targets}");
     let cpu = median(handshakes.iter().map(|(cpu, _)| *cpu));
     let rate = median(handshakes.iter().map(|(_, rate)| *rate));
     println!(
@@ -59,19 +55,20 @@ fn main() -> Result<()> {
 }
 
 struct Plan {
+    /// The servers are started anew in each.
     rounds: u32,
-    duration: Duration,
+    turn: Duration,
     tollgate: PathBuf,
 }
 
 impl Plan {
     fn from_args() -> Result<Self> {
         let tollgate = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/release/tollgate");
-        let mut plan = Self { rounds: 5, duration: Duration::from_secs(6), tollgate: tollgate.into() };
+        let mut plan = Self { rounds: 6, turn: Duration::from_secs(4), tollgate: tollgate.into() };
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
             match arg.as_str() {
-                "--quick" => (plan.rounds, plan.duration) = (3, Duration::from_secs(3)),
+                "--quick" => (plan.rounds, plan.turn) = (2, Duration::from_secs(3)),
                 "--tollgate" => plan.tollgate = args.next().context("--tollgate needs a path")?.into(),
                 _ => bail!("usage: tls [--quick] [--tollgate BINARY]"),
             }
@@ -123,21 +120,26 @@ fn url(address: SocketAddr, is_tls: bool) -> String {
     format!("{}://{address}", if is_tls { "https" } else { "http" })
 }
 
-/// CPU µs per check, and the load.
-fn measure(plan: &Plan, dir: &Path, is_tls: bool) -> Result<(f64, Load)> {
-    let (server, _own) = start(plan, dir, is_tls)?;
-    let url = url(server.address, is_tls);
-    wrk::run_url(&url, &["tollgate"], LOAD_CORE, WARM_UP)?;
-    let before = server.cpu()?;
-    let load = wrk::run_url(&url, &["tollgate"], LOAD_CORE, plan.duration)?;
-    Ok(((server.cpu()? - before).as_secs_f64() * 1e6 / load.requests, load))
+/// Loads a plain and an encrypted server at the same time.
+fn compare(plan: &Plan, dir: &Path, checks: &mut Comparison) -> Result<()> {
+    let ((plain, _plain_dir), (encrypted, _encrypted_dir)) =
+        (start(plan, dir, false)?, start(plan, dir, true)?);
+    let loaded = |server, is_tls| Loaded { server, url: url(server.address, is_tls), shape: "tollgate" };
+    let (plain, encrypted) = (loaded(&plain, false), loaded(&encrypted, true));
+    for server in [&plain, &encrypted] {
+        wrk::run_url(&server.url, &[server.shape], LOAD_CORE, WARM_UP)?;
+    }
+    for _ in 0..TURNS {
+        checks.add_round(&plain, &encrypted, LOAD_CORE, plan.turn)?;
+    }
+    Ok(())
 }
 
 /// CPU µs per connection with a full handshake, and connections per second. `openssl s_time -new` does nothing else.
 fn measure_handshakes(plan: &Plan, dir: &Path) -> Result<(f64, f64)> {
     let (server, _own) = start(plan, dir, true)?;
     let (before, started) = (server.cpu()?, Instant::now());
-    let seconds = plan.duration.as_secs().to_string();
+    let seconds = plan.turn.as_secs().to_string();
     let output = Command::new("taskset")
         .args(["-c", &LOAD_CORE.to_string(), "openssl", "s_time", "-new", "-time", &seconds, "-connect"])
         .arg(server.address.to_string())
