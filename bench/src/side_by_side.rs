@@ -1,7 +1,7 @@
 //! Two servers under the same load at the same time, on one core.
 //!
 //! The speed of a shared machine changes by a third within seconds. Servers that are loaded in turn get different speeds; loaded at the same
-//! time, both get the same, and the ratio of their CPU times repeats within a few percent.
+//! time, with 16 connections each, both get the same, and the ratio of their CPU times repeats within a few percent.
 
 use std::thread;
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl Loaded<'_> {
     }
 }
 
-/// The CPU time of a server, compared with that of another, in several rounds.
+/// The CPU time of a server, compared with that of another, in several turns.
 #[derive(Default)]
 pub struct Comparison {
     ratios: Vec<f64>,
@@ -33,8 +33,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Loads both from `core` for a while, and adds a round.
-    pub fn add_round(
+    /// Loads both from `core` for a while, and adds a turn.
+    pub fn add_turn(
         &mut self,
         baseline: &Loaded<'_>,
         other: &Loaded<'_>,

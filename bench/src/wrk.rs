@@ -1,4 +1,4 @@
-//! The load: wrk on its own core, 32 connections in a closed loop, 10,000 clients (`check.lua`).
+//! The load: wrk on its own core, 32 connections (or 16) in a closed loop, 10,000 clients (`check.lua`).
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -45,6 +45,7 @@ fn main() -> Result<()> {
     let mut comparison = Comparison::default();
     for _ in 0..plan.rounds {
         compare(&plan, &mut comparison)?;
+        eprintln!("tollgate and the bare proxy at the same time: {} so far", comparison.text());
     }
     println!(
         "Loaded at the same time, {} turns of {} s: tollgate uses {} × the CPU of the bare proxy\n",
@@ -73,7 +74,7 @@ fn compare(plan: &Plan, comparison: &mut Comparison) -> Result<()> {
         wrk::run_url(&server.url, &[server.shape], LOAD_CORE, WARM_UP)?;
     }
     for _ in 0..TURNS {
-        comparison.add_round(&bare, &tollgate, LOAD_CORE, plan.duration)?;
+        comparison.add_turn(&bare, &tollgate, LOAD_CORE, plan.duration)?;
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     for round in 1..=plan.rounds {
         compare(&plan, dir.path(), &mut checks)?;
         handshakes.push(measure_handshakes(&plan, dir.path())?);
-        eprintln!("round {round}: {}", checks.text());
+        eprintln!("after round {round}: {}", checks.text());
     }
     let [plain, encrypted] = checks.cpu_us();
     println!(
@@ -130,7 +130,7 @@ fn compare(plan: &Plan, dir: &Path, checks: &mut Comparison) -> Result<()> {
         wrk::run_url(&server.url, &[server.shape], LOAD_CORE, WARM_UP)?;
     }
     for _ in 0..TURNS {
-        checks.add_round(&plain, &encrypted, LOAD_CORE, plan.turn)?;
+        checks.add_turn(&plain, &encrypted, LOAD_CORE, plan.turn)?;
     }
     Ok(())
 }

@@ -179,7 +179,7 @@ impl ProxyService {
         request: &mut Request<RequestBody>,
         connection: &Arc<ConnectionInfo>,
     ) -> Response<Payload> {
-        // By a reference count: few of the guards can be held at a time without making the others slower.
+        // Not the guard: during the call to the upstream it would occupy one of the few slots of the thread.
         let settings = Arc::clone(&self.app.live());
         let request_id = self.app.request_ids().of(request.headers());
         let (form, mut outcome) = (Form::of(request.headers()), Outcome::default());

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Copying so many bytes costs less than passing several slices to the system.
+/// Copying up to this many bytes costs less than passing several slices to the system.
 const JOINED_BYTES_MAX: usize = 2 * 1024;
 
 /// Calls `write` with all bytes of the slices, if they are in one slice or few enough to be copied.

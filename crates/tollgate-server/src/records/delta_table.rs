@@ -136,7 +136,7 @@ impl<C: Counts> LockedShard<'_, C> {
         self.add_below(self.entries_max, key, minute, add)
     }
 
-    /// Like [`LockedShard::add`], for a shard that is full with so many entries.
+    /// Like [`LockedShard::add`], with a lower bound on the entries.
     pub(crate) fn add_below(
         &mut self,
         entries_max: usize,
@@ -147,7 +147,7 @@ impl<C: Counts> LockedShard<'_, C> {
         self.shard.counts(entries_max, key, minute).is_some_and(add)
     }
 
-    /// Brings the entries of keys into the caches. The processor waits for several of them at a time, which it cannot while it adds.
+    /// Brings the entries of keys into the caches: looked up before any is changed, their cache misses overlap.
     pub(crate) fn prefetch(&self, fingerprints: impl Iterator<Item = Fingerprint>) {
         let is_known = |fingerprint: &Fingerprint| {
             let fingerprint = fingerprint.to_le_bytes();
@@ -187,7 +187,7 @@ impl<C: Counts> Shard<C> {
         };
         let parity = usize::from(minute % 2 == 1);
         // A flush that is a minute late counts older requests in this minute: they are not lost.
-        self.minutes[parity] = minute;
+        self.minutes[parity] = self.minutes[parity].max(minute);
         Some(&mut entry.minutes[parity])
     }
 

@@ -140,7 +140,7 @@ impl Flusher {
     }
 
     fn flush_counts(&mut self) {
-        self.recorder.count_waiting();
+        self.recorder.count_batches();
         self.flush_windows();
         self.flush_rollups();
         append(&mut self.counts, &mut self.frame);

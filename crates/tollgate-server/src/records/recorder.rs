@@ -1,7 +1,8 @@
 //! Records decisions: rows of the decision log, window records and rollups.
 //!
-//! [`Recorder::offer`] runs while a request waits. It encodes and counts in memory; the flusher (`flusher.rs`) takes the result from
-//! there. For a known client it allocates nothing, and no lock is held while something is written.
+//! [`Recorder::offer`] runs while a request waits. It copies what is counted into a batch, and encodes what is logged. Full batches are
+//! counted in memory, and the flusher (`flusher.rs`) takes the result from there. For a known client nothing is allocated, and no lock is
+//! held while something is written.
 
 mod batch;
 mod counts;
@@ -16,12 +17,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hashbrown::{DefaultHashBuilder, HashSet};
+use smallvec::SmallVec;
 use tollgate::headers::retry_after_secs;
 use tollgate::rules::SampleRate;
 use tollgate::{Answer, ApiKey, Client, Decision, Id, Method, Request, RuleSet};
 use tollgate_stores::sql::records::DecisionKind;
 
-use self::batch::{Batch, BatchedDecision, Batches, Counted};
+use self::batch::{Batch, BatchedDecision, Batches, CountedDecision, DECISIONS_MAX};
 pub(super) use self::counts::{RollupCounts, WindowDelta};
 use self::key::{ClientKey, KeyHashing, TextClient};
 use self::windows::{WindowRequests, WindowTable};
@@ -153,7 +155,7 @@ impl Recorder {
         let prefixes = decision.rules().ip_prefixes();
         let Some(identifier) = Identifier::of(request, prefixes).filter(|_| request.cost > 0) else { return };
         let kind = kind_of(decision);
-        self.wait_to_be_counted(check, identifier, kind);
+        self.add_to_batch(check, identifier, kind);
         if kind != DecisionKind::Allowed {
             self.top.note_refusal(identifier, request, decision);
         }
@@ -172,11 +174,11 @@ impl Recorder {
         }
     }
 
-    fn wait_to_be_counted(&self, check: &RecordedCheck<'_>, identifier: Identifier<'_>, kind: DecisionKind) {
+    fn add_to_batch(&self, check: &RecordedCheck<'_>, identifier: Identifier<'_>, kind: DecisionKind) {
         let RecordedCheck { request, decision, latency, .. } = check;
         // Without counters nothing could have been cached.
         let counts_cache = self.shares_counters && !decision.reports.is_empty() && !decision.degraded;
-        let counted = Counted {
+        let counted = CountedDecision {
             minute: decision.now.as_micros() / MICROS_PER_MINUTE,
             kind,
             limit: decision.binding().map(|report| report.requests),
@@ -187,38 +189,48 @@ impl Recorder {
         let thread = shard_of_thread();
         self.batches.with_batch(thread, |batch| {
             if batch.push(counted, identifier, tenant, path, decision.rule_name()) {
-                self.count(thread, batch);
+                self.count_batch(thread, batch);
             }
         });
     }
 
     /// Counts the decisions that wait.
-    pub(super) fn count_waiting(&self) {
-        self.batches.for_each(|thread, batch| self.count(thread, batch));
+    pub(super) fn count_batches(&self) {
+        self.batches.for_each(|thread, batch| self.count_batch(thread, batch));
     }
 
-    fn count(&self, thread: usize, batch: &mut Batch) {
+    /// Counts the decisions of a batch and empties it.
+    fn count_batch(&self, thread: usize, batch: &mut Batch) {
         thread_local! {
             static WINDOWS: RefCell<WindowRequests> = RefCell::default();
         }
-        let (finder, busy) = (self.routes.finder(), self.busy_users.load());
-        let mut last = ("", 0, "");
+        // Taken, so that a panic cannot count it twice.
+        let mut taken = std::mem::take(batch);
+        let finder = self.routes.finder();
+        let mut routes: SmallVec<[&str; DECISIONS_MAX]> = SmallVec::new();
         WINDOWS.with_borrow_mut(|windows| {
-            self.rollups.add_all(thread, |rollups| {
-                for decision in batch.decisions() {
-                    let (path, minute) = (decision.path, decision.counted.minute);
-                    // Many requests in a row have the same path.
-                    if (last.0, last.1) != (path, minute) {
-                        last = (path, minute, finder.route(path, minute));
-                    }
-                    windows.push(&self.hashing, &decision, last.2);
-                    self.count_rollup(rollups, &busy, &decision, last.2);
-                }
-            });
-            self.windows.count(windows);
             windows.clear();
+            let mut last = ("", 0, "");
+            for decision in taken.decisions() {
+                let (path, minute) = (decision.path, decision.counted.minute);
+                // Many requests in a row have the same path.
+                if (last.0, last.1) != (path, minute) {
+                    last = (path, minute, finder.route(path, minute));
+                }
+                routes.push(last.2);
+                windows.push(&self.hashing, &decision, last.2);
+            }
+            self.windows.count(windows);
         });
-        batch.clear();
+        let busy = self.busy_users.load();
+        self.rollups.add_all(thread, |rollups| {
+            for (decision, route) in taken.decisions().zip(&routes) {
+                self.count_rollup(rollups, &busy, &decision, route);
+            }
+        });
+        drop(routes);
+        taken.clear();
+        *batch = taken;
     }
 
     fn count_rollup(
@@ -246,7 +258,10 @@ impl Recorder {
                     }
                 },
             };
-            rollups.add_below(entries_max, key, counted.minute, |counts| counts.add(&counted))
+            rollups.add_below(entries_max, key, counted.minute, |counts| {
+                counts.add(&counted);
+                true
+            })
         };
         let is_counted = add([Some(route), rule, tenant, user], ROLLUPS_MAX - OTHER_ROLLUPS_MAX)
             || add([Some(OTHER), rule, None, None], ROLLUPS_MAX);

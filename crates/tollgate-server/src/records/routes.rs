@@ -64,7 +64,8 @@ impl Routes {
     fn has_own_route(&self, path: &str, hour: u64) -> bool {
         let hash = self.hashing.hash_one(path);
         let paths = self.paths.read();
-        if paths.hour == hour {
+        // Decisions of the last hour may be counted after the first of this one.
+        if paths.hour >= hour {
             let is_known = paths.known.contains(&hash);
             if is_known || paths.known.len() >= PATHS_MAX {
                 return is_known;
@@ -72,7 +73,7 @@ impl Routes {
         }
         drop(paths);
         let mut paths = self.paths.write();
-        if paths.hour != hour {
+        if paths.hour < hour {
             paths.hour = hour;
             paths.known.clear();
         }
@@ -95,6 +96,7 @@ impl RouteFinder<'_> {
         let patterns = &self.patterns;
         let mut best: Option<u32> = None;
         if !patterns.texts.is_empty()
+            // Only a path that case folding has made too long is none.
             && let Ok(endpoint) = Endpoint::parse(path)
         {
             let most_specific = |number| best = Some(best.map_or(number, |best: u32| best.min(number)));

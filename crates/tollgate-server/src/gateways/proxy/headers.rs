@@ -32,7 +32,7 @@ static HOP_BY_HOP: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// Bit n is set if one of them has n characters: most other headers are told apart by that.
+/// The lengths of the names in [`HOP_BY_HOP`], as bits. They exclude most other headers without a comparison.
 const HOP_BY_HOP_LENGTHS: u32 = 1 << 2 | 1 << 7 | 1 << 10 | 1 << 16 | 1 << 17 | 1 << 18 | 1 << 19;
 
 /// Headers in which upstreams trust the proxy.

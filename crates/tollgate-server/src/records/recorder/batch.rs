@@ -1,7 +1,7 @@
 //! Decisions that wait to be counted.
 //!
-//! A request only copies what is counted of it. Many are then counted at once: one after another, they find the code and the tables in
-//! the caches of the processor, where a single one between two requests would wait for them.
+//! A request only copies what is counted of it. Counting many decisions in a row keeps code and tables in the caches of the processor;
+//! counted one by one, between other work, each would miss them.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -17,27 +17,32 @@ use crate::records::identifier::Identifier;
 
 /// Threads keep their decisions apart.
 const THREAD_SHARDS: usize = 8;
-/// Decisions that are counted together. One request in so many waits until they are.
-const DECISIONS_MAX: usize = 128;
+/// Decisions that are counted together. The request that fills the batch counts it.
+pub(super) const DECISIONS_MAX: usize = 128;
 /// Bytes of their texts, so that long paths cannot fill the memory.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// The decisions that wait, by thread.
 pub(super) struct Batches {
-    shards: [Mutex<Batch>; THREAD_SHARDS],
+    shards: [Shard; THREAD_SHARDS],
 }
+
+/// The batch of some threads. Aligned, so that others do not write to the same cache line.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard(Mutex<Batch>);
 
 /// Decisions that are counted together.
 #[derive(Default)]
 pub(super) struct Batch {
-    decisions: Vec<WaitingDecision>,
+    decisions: Vec<StoredDecision>,
     /// The texts of all decisions, one after another.
     texts: String,
 }
 
 /// What is counted of a decision.
 #[derive(Copy, Clone)]
-pub(super) struct Counted {
+pub(super) struct CountedDecision {
     pub(super) minute: u64,
     pub(super) kind: DecisionKind,
     pub(super) limit: Option<u32>,
@@ -48,7 +53,7 @@ pub(super) struct Counted {
 
 /// A decision and what it is counted by.
 pub(super) struct BatchedDecision<'a> {
-    pub(super) counted: Counted,
+    pub(super) counted: CountedDecision,
     pub(super) client: ClientKey<'a>,
     pub(super) prefixes: IpPrefixes,
     pub(super) tenant: Option<&'a str>,
@@ -57,33 +62,33 @@ pub(super) struct BatchedDecision<'a> {
 }
 
 /// A decision whose texts are in those of the batch.
-struct WaitingDecision {
-    counted: Counted,
-    client: WaitingClient,
+struct StoredDecision {
+    counted: CountedDecision,
+    client: StoredClient,
     prefixes: IpPrefixes,
     tenant: Option<Range<usize>>,
     path: Range<usize>,
     rule: Option<Range<usize>>,
 }
 
-enum WaitingClient {
+enum StoredClient {
     Text(TextClient, Range<usize>),
     Ip(IpAddr),
 }
 
 impl Batches {
     pub(super) fn new() -> Self {
-        Batches { shards: std::array::from_fn(|_| Mutex::default()) }
+        Batches { shards: Default::default() }
     }
 
     /// Calls `add` with the batch of a thread.
     pub(super) fn with_batch(&self, thread: usize, add: impl FnOnce(&mut Batch)) {
-        add(&mut self.shards[thread % THREAD_SHARDS].lock());
+        add(&mut self.shards[thread % THREAD_SHARDS].0.lock());
     }
 
     /// Calls `count` with the number of a thread and its batch, for all that are not empty.
     pub(super) fn for_each(&self, mut count: impl FnMut(usize, &mut Batch)) {
-        for (thread, batch) in self.shards.iter().enumerate() {
+        for (thread, Shard(batch)) in self.shards.iter().enumerate() {
             let mut batch = batch.lock();
             if !batch.decisions.is_empty() {
                 count(thread, &mut batch);
@@ -96,7 +101,7 @@ impl Batch {
     /// Adds a decision. Returns whether the batch is full.
     pub(super) fn push(
         &mut self,
-        counted: Counted,
+        counted: CountedDecision,
         identifier: Identifier<'_>,
         tenant: Option<&str>,
         path: &str,
@@ -109,39 +114,68 @@ impl Batch {
         };
         let (tenant, path, rule) = (tenant.map(&mut copy), copy(path), rule.map(&mut copy));
         let client = match identifier.client {
-            Client::User(id) => WaitingClient::Text(TextClient::User, copy(id.as_str())),
-            Client::Login(id) => WaitingClient::Text(TextClient::Login, copy(id.as_str())),
-            Client::Tenant(id) => WaitingClient::Text(TextClient::Tenant, copy(id.as_str())),
-            Client::Ip(ip) => WaitingClient::Ip(ip),
+            Client::User(id) => StoredClient::Text(TextClient::User, copy(id.as_str())),
+            Client::Login(id) => StoredClient::Text(TextClient::Login, copy(id.as_str())),
+            Client::Tenant(id) => StoredClient::Text(TextClient::Tenant, copy(id.as_str())),
+            Client::Ip(ip) => StoredClient::Ip(ip),
             client @ Client::ApiKey(_) => {
                 let start = self.texts.len();
                 // Writing to a string does not fail.
                 let _ = write!(self.texts, "{client}");
-                WaitingClient::Text(TextClient::ApiKey, start..self.texts.len())
+                StoredClient::Text(TextClient::ApiKey, start..self.texts.len())
             }
         };
         let prefixes = identifier.prefixes;
-        self.decisions.push(WaitingDecision { counted, client, prefixes, tenant, path, rule });
+        self.decisions.push(StoredDecision { counted, client, prefixes, tenant, path, rule });
         self.decisions.len() >= DECISIONS_MAX || self.texts.len() >= TEXT_BYTES_MAX
     }
 
     pub(super) fn decisions(&self) -> impl Iterator<Item = BatchedDecision<'_>> {
         let text = |range: &Range<usize>| &self.texts[range.clone()];
-        self.decisions.iter().map(move |waiting| BatchedDecision {
-            counted: waiting.counted,
-            client: match &waiting.client {
-                WaitingClient::Text(kind, range) => ClientKey::Text(*kind, text(range)),
-                WaitingClient::Ip(ip) => ClientKey::Ip(*ip),
+        self.decisions.iter().map(move |stored| BatchedDecision {
+            counted: stored.counted,
+            client: match &stored.client {
+                StoredClient::Text(kind, range) => ClientKey::Text(*kind, text(range)),
+                StoredClient::Ip(ip) => ClientKey::Ip(*ip),
             },
-            prefixes: waiting.prefixes,
-            tenant: waiting.tenant.as_ref().map(text),
-            path: text(&waiting.path),
-            rule: waiting.rule.as_ref().map(text),
+            prefixes: stored.prefixes,
+            tenant: stored.tenant.as_ref().map(text),
+            path: text(&stored.path),
+            rule: stored.rule.as_ref().map(text),
         })
     }
 
     pub(super) fn clear(&mut self) {
         self.decisions.clear();
         self.texts.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::Request;
+    use tollgate::endpoint::Endpoint;
+
+    use super::*;
+
+    #[test]
+    fn batch_is_full_by_count_or_bytes() {
+        let counted = CountedDecision {
+            minute: 0,
+            kind: DecisionKind::Allowed,
+            limit: None,
+            latency_micros: 0,
+            is_cached: None,
+        };
+        let mut request = Request::new(Endpoint::parse("/").unwrap());
+        request.ip = Some("192.0.2.1".parse().unwrap());
+        let identifier = Identifier::of(&request, IpPrefixes::DEFAULT).unwrap();
+        for (path, fits) in [("/a".to_owned(), DECISIONS_MAX), ("/".repeat(2_048), TEXT_BYTES_MAX / 2_048)] {
+            let mut batch = Batch::default();
+            let pushed = (1..1_000).find(|_| batch.push(counted, identifier, None, &path, None)).unwrap();
+            assert_eq!((pushed, batch.decisions().count()), (fits, fits));
+            batch.clear();
+            assert!(batch.decisions().next().is_none() && batch.texts.is_empty());
+        }
     }
 }

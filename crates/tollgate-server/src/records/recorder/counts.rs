@@ -2,7 +2,7 @@
 
 use tollgate_stores::sql::records::{DecisionKind, LatencyHistogram};
 
-use super::batch::Counted;
+use super::batch::CountedDecision;
 use crate::records::delta_table::Counts;
 
 /// Set in the count of refused requests if the limit is known: an `Option` would take four bytes more.
@@ -53,8 +53,8 @@ impl WindowDelta {
 }
 
 impl RollupCounts {
-    /// Counts a decision; always true.
-    pub(super) fn add(&mut self, decision: &Counted) -> bool {
+    /// Counts a decision.
+    pub(super) fn add(&mut self, decision: &CountedDecision) {
         match decision.kind {
             DecisionKind::Allowed => self.allowed += 1,
             DecisionKind::Blocked => self.blocked += 1,
@@ -63,7 +63,6 @@ impl RollupCounts {
         self.cache_hits += u64::from(decision.is_cached == Some(true));
         self.cache_misses += u64::from(decision.is_cached == Some(false));
         self.latency.record(decision.latency_micros);
-        true
     }
 }
 

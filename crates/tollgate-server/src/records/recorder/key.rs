@@ -26,12 +26,12 @@ pub(super) enum ClientKey<'a> {
 }
 
 /// The kind of a client with a name.
-#[derive(Copy, Clone, PartialEq, Eq)]
+#[derive(Copy, Clone)]
 pub(super) enum TextClient {
     User,
     Login,
     Tenant,
-    /// Named as it is shown.
+    /// By its displayed form, `api_key:…`.
     ApiKey,
 }
 
@@ -158,7 +158,7 @@ mod tests {
     use tollgate::endpoint::Endpoint;
     use tollgate_stores::sql::records::DecisionKind;
 
-    use super::super::batch::{Batch, Counted};
+    use super::super::batch::{Batch, CountedDecision};
     use super::*;
     use crate::records::codec::WindowKey;
 
@@ -195,7 +195,7 @@ mod tests {
             Request { ip: Some("2001:db8:1:2::3".parse().unwrap()), ..request() },
             Request { api_key: Some(ApiKey::parse("secret").unwrap()), ..request() },
         ];
-        let counted = Counted {
+        let counted = CountedDecision {
             minute: 0,
             kind: DecisionKind::Allowed,
             limit: None,

@@ -45,7 +45,7 @@ impl Fixture {
     }
 
     fn windows(&self) -> Vec<WindowRow> {
-        self.recorder.count_waiting();
+        self.recorder.count_batches();
         let (mut spare, mut windows) = (Spare::default(), Vec::new());
         for shard in 0..self.recorder.windows.shards() {
             self.recorder.windows.take(shard, &mut spare, |minute, fields, counts| {
@@ -167,7 +167,7 @@ fn rollups_of_many_routes_share_one() {
     for number in 0..requests {
         fixture.check(&request(&format!("/p/{number}"), "alice"), NOW);
     }
-    fixture.recorder.count_waiting();
+    fixture.recorder.count_batches();
     let (mut spare, mut total, mut entries) = (Spare::default(), 0, 0);
     for shard in 0..ROLLUP_SHARDS {
         fixture.recorder.rollups.take(shard, &mut spare, |_, _, counts| {
@@ -194,4 +194,44 @@ fn damaged_rows_do_not_decode() {
     assert!(decode_decision(row).is_some());
     assert!((0..row.len()).all(|length| decode_decision(&row[..length]).is_none()));
     assert!(decode_aggregate(row).is_none());
+}
+
+#[test]
+fn decisions_of_several_threads_are_counted_once() {
+    const THREADS: u64 = 4;
+    const REQUESTS: u64 = 2_003;
+    let fixture = Fixture::new(RULES, 0.0);
+    let (mut windows, mut rollups) = (Spare::default(), Spare::default());
+    let mut counted = [0, 0];
+    let mut take = || {
+        fixture.recorder.count_batches();
+        for shard in 0..fixture.recorder.windows.shards() {
+            let count = |_, _: &[u8], counts: &counts::WindowCounts| {
+                counted[0] += counts.allowed + counts.refused;
+            };
+            fixture.recorder.windows.take(shard, &mut windows, count);
+        }
+        for shard in 0..ROLLUP_SHARDS {
+            let count = |_, _: &[u8], counts: &RollupCounts| counted[1] += counts.allowed + counts.throttled;
+            fixture.recorder.rollups.take(shard, &mut rollups, count);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let fixture = &fixture;
+                scope.spawn(move || {
+                    for number in 0..REQUESTS {
+                        let user = format!("user-{}", (thread + number) % 7);
+                        fixture.check(&request("/api/orders", &user), NOW);
+                    }
+                })
+            })
+            .collect();
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            take();
+        }
+    });
+    take();
+    assert_eq!(counted, [THREADS * REQUESTS; 2]);
 }

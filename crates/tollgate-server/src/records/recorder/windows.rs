@@ -2,7 +2,7 @@
 
 use tollgate_stores::sql::records::DecisionKind;
 
-use super::batch::{BatchedDecision, Counted};
+use super::batch::{BatchedDecision, CountedDecision};
 use super::counts::{WindowCounts, WindowDelta};
 use super::key::{KeyHashing, write_window_fields, write_window_key};
 use crate::records::delta_table::{DeltaKey, DeltaTable, Fingerprint, Spare};
@@ -94,7 +94,7 @@ impl WindowRequests {
         let key = self.keys.len();
         write_window_key(&mut self.keys, client, prefixes, tenant, route);
         let fingerprint = hashing.window(&self.keys[key..]);
-        let Counted { minute, kind, limit, .. } = counted;
+        let CountedDecision { minute, kind, limit, .. } = counted;
         self.requests.push(WindowRequest { fingerprint, key, minute, kind, limit });
     }
 
