@@ -96,7 +96,7 @@ impl RouteFinder<'_> {
         let patterns = &self.patterns;
         let mut best: Option<u32> = None;
         if !patterns.texts.is_empty()
-            // Only a path that case folding has made too long is none.
+            // Fails only for a path that case folding has made too long.
             && let Ok(endpoint) = Endpoint::parse(path)
         {
             let most_specific = |number| best = Some(best.map_or(number, |best: u32| best.min(number)));
