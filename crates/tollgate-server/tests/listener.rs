@@ -334,8 +334,8 @@ async fn shutdown_answers_requests_in_flight() {
 #[tokio::test]
 async fn shutdown_answers_requests_on_their_way() {
     for _ in 0..5 {
-        let Some(told) = requests_during_shutdown().await else { continue };
-        for text in told {
+        let Some(responses) = requests_during_shutdown().await else { continue };
+        for text in responses {
             assert!(text.starts_with("HTTP/1.1 200") && text.contains("connection: close"), "{text}");
         }
         return;
@@ -358,11 +358,11 @@ async fn requests_during_shutdown() -> Option<[String; 2]> {
         let _ = stream.write_all(GET.as_bytes()).await;
     }
     let in_time = ending.elapsed() < Duration::from_millis(200);
-    let told = [rest(&mut used).await, rest(&mut fresh).await];
+    let responses = [rest(&mut used).await, rest(&mut fresh).await];
     let report = server.task.await.unwrap();
     in_time.then(|| {
         assert_eq!(report.aborted, 0);
-        told
+        responses
     })
 }
 

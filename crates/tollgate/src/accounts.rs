@@ -218,7 +218,7 @@ fn hash_in(tenant: Option<&str>, seed: Seed, tag: u8, id: &[u8]) -> u128 {
     hasher.subject().0
 }
 
-/// The limits of a pool as they were set; empty if there are none.
+/// The limits of a pool as they were set; empty if no limit was set.
 fn written(pool: &Pool<AccountLimits, CompiledLimits>, id: Option<PoolId>) -> AccountLimits {
     id.and_then(|id| pool.get(id)).map_or_else(AccountLimits::default, |compiled| compiled.written)
 }
@@ -228,7 +228,7 @@ fn written(pool: &Pool<AccountLimits, CompiledLimits>, id: Option<PoolId>) -> Ac
 pub struct User<'a> {
     /// The tier.
     pub tier: Option<&'a str>,
-    /// The limits set for the user; empty if there are none.
+    /// The limits set for the user; empty if no limit was set.
     pub limits: AccountLimits,
 }
 
@@ -249,7 +249,7 @@ pub struct Key<'a> {
     pub tier: Option<&'a str>,
     /// Permission bits, defined by the application.
     pub scopes: u16,
-    /// The limits set for the key; empty if there are none.
+    /// The limits set for the key; empty if no limit was set.
     pub limits: AccountLimits,
     /// When the key expires.
     pub expires_at: Option<Timestamp>,

@@ -110,7 +110,7 @@ pub struct Verdicts {
     /// Whether a server shared with other nodes gave these verdicts just now. The limiter remembers them in case the
     /// server becomes unreachable. A store in memory, or one that answers from a cache, leaves it `false`.
     pub shared: bool,
-    /// The marks of refundable charges that were taken. `None` if there are none, which allocates nothing.
+    /// The marks of refundable charges that were taken. `None` without charges, which allocates nothing.
     pub marks: Option<Box<ChargeMarks>>,
 }
 

@@ -103,7 +103,7 @@ pub fn for_blocked(profiles: &[HeaderProfile], mut put: impl FnMut(Field, &str))
     without_counter(&Refused::at(Timestamp::default()), profiles, &mut put);
 }
 
-/// A refusal that no counter made: nothing is left, of a limit of 0 if there is none.
+/// A refusal that no counter made: nothing is left, of a limit of 0 if no limit is known.
 struct Refused<'a> {
     limit: Option<&'a Limit>,
     /// When a retry may pass, if that is known.

@@ -56,8 +56,8 @@ fn escaped_plus_and_star_are_the_same_path() {
             Request { user: Id::parse("alice").ok(), ..Request::new(Endpoint::parse(path).unwrap()) };
         limiter.check_now(&request, Timestamp::from_secs(1)).admits()
     };
-    let spellings = ["/a+b/*", "/a%2Bb/*", "/a%2bb/%2A", "/a+b/%2a"];
-    assert_eq!(spellings.iter().filter(|path| admits(path)).count(), 3);
+    let forms = ["/a+b/*", "/a%2Bb/*", "/a%2bb/%2A", "/a+b/%2a"];
+    assert_eq!(forms.iter().filter(|path| admits(path)).count(), 3);
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn redis_data_loss_is_logged_with_a_database_too() {
     let node = Service::with_config(&crate::database::config(&mariadb.create_database(), &counters));
     wait_for("shared counters", || (node.get("/readyz").json()["status"] == "ready").then_some(()));
     let mut lost = Instant::now();
-    wait_for("the log to tell", || {
+    wait_for("the line in the log", || {
         // A node that has not seen the data yet cannot notice its loss: retry.
         if lost.elapsed() > Duration::from_secs(3) && redis.cli(&["EXISTS", "rl:{fleet}:version"]) == "1" {
             redis.flush_all();

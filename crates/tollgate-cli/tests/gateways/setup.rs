@@ -102,9 +102,9 @@ impl Setup {
         statuses.map(|status| all.iter().filter(|got| **got == status).count())
     }
 
-    /// Spellings of one path share a counter, and the application gets what was counted.
+    /// All forms of one path share a counter, and the application gets what was counted.
     pub(crate) fn spellings_share_one_counter(&self, limit: usize) {
-        let spellings = [
+        let paths = [
             "/api/items",
             "/api//items",
             "//api/items",
@@ -118,7 +118,7 @@ impl Setup {
             "/API/../api/items",
             "/api/items/.",
         ];
-        let statuses: Vec<u16> = spellings.iter().map(|path| self.get(path, &[]).status).collect();
+        let statuses: Vec<u16> = paths.iter().map(|path| self.get(path, &[]).status).collect();
         let admitted = statuses.iter().filter(|status| **status == 200).count();
         assert_eq!((admitted, self.served()), (limit, limit), "{statuses:?}");
         for request in self.upstream.requests() {

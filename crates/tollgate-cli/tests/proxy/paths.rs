@@ -3,8 +3,8 @@
 use crate::harness::Service;
 use crate::upstream::{Upstream, get, proxy_of, send};
 
-/// Spellings of `/admin/users`, and what is forwarded.
-const SPELLINGS: [(&str, &str); 16] = [
+/// Forms of `/admin/users`, and what is forwarded.
+const FORMS: [(&str, &str); 16] = [
     ("/admin/users", "/admin/users"),
     ("/admin/users/", "/admin/users/"),
     ("//admin/users", "/admin/users"),
@@ -30,12 +30,12 @@ fn every_spelling_of_a_path_has_one_counter() {
                 limits = [{ requests = 16, window = \"1h\" }]\n";
     let service = Service::with_config(&Upstream::proxied(&[&upstream], "", rule));
     let proxy = proxy_of(&service);
-    for (number, (spelling, forwarded)) in SPELLINGS.into_iter().enumerate() {
-        let answer = get(proxy, spelling);
-        assert_eq!(answer.status, 200, "{spelling}: {answer:?}");
-        let left = (SPELLINGS.len() - 1 - number).to_string();
-        assert_eq!(answer.header("x-ratelimit-remaining"), Some(&*left), "{spelling}");
-        assert_eq!(upstream.requests().last().unwrap().target(), forwarded, "{spelling}");
+    for (number, (path, forwarded)) in FORMS.into_iter().enumerate() {
+        let answer = get(proxy, path);
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        let left = (FORMS.len() - 1 - number).to_string();
+        assert_eq!(answer.header("x-ratelimit-remaining"), Some(&*left), "{path}");
+        assert_eq!(upstream.requests().last().unwrap().target(), forwarded, "{path}");
     }
     assert_eq!(get(proxy, "/admin/users").status, 429);
 }

@@ -55,7 +55,7 @@ fn python_upstream_gets_exactly_the_limit() {
     assert_eq!((requests.len(), distinct.len()), (100, 100), "each request once");
 }
 
-/// Sends requests until it is told to stop; returns the targets that were answered with 200.
+/// Sends requests until it is stopped; returns the targets that were answered with 200.
 fn load(proxy: SocketAddr, is_done: &AtomicBool, failed: &AtomicUsize) -> Vec<String> {
     static CLIENTS: AtomicUsize = AtomicUsize::new(0);
     let client = CLIENTS.fetch_add(1, Ordering::Relaxed);

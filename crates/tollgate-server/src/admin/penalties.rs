@@ -45,7 +45,7 @@ pub(crate) struct PenaltyView {
     get, path = "/v1/admin/penalties",
     responses(
         (status = 200, description = "Clients with penalties.", body = PenaltiesResponse),
-        (status = 400, description = "A parameter was given; there are none.", body = ErrorEnvelope<'_>),
+        (status = 400, description = "A parameter was given; this call takes no parameters.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn penalties(call: Call) -> Result<Response, ApiError> {

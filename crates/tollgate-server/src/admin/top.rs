@@ -165,7 +165,7 @@ pub(crate) async fn top(call: Call) -> Result<Response, ApiError> {
     let identifier = query.identifier.map(|identifier| normalize_identifier(&call, &identifier));
     let selection = Selection { tenant, identifier, count_max };
     let counted = top::collect(call.app.limiter(), call.app.now()).await?;
-    // A backlog would tell one tenant about the others.
+    // A backlog would reveal the traffic of other tenants.
     let stores = call.caller.tenant.is_none().then(|| StoresView::of(&call.app));
     Ok(response::json(StatusCode::OK, &TopResponse { stores, ..TopResponse::new(counted, &selection) }))
 }
@@ -209,7 +209,7 @@ impl Selection {
 impl TopResponse {
     fn new(counted: FleetTop, selection: &Selection) -> Self {
         let FleetTop { summary, nodes, nodes_missing, degraded } = counted;
-        // Totals would tell one tenant about the others.
+        // Totals would reveal the traffic of other tenants.
         let of_all =
             |total: u64| Some(total).filter(|_| selection.tenant.is_none() && selection.identifier.is_none());
         let (requests, refused) = (of_all(summary.requests), of_all(summary.refused));

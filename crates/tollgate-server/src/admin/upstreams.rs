@@ -54,7 +54,7 @@ pub(crate) struct UpstreamView {
     get, path = "/v1/admin/upstreams",
     responses(
         (status = 200, description = "The upstreams.", body = UpstreamsResponse),
-        (status = 400, description = "A parameter was given; there are none.", body = ErrorEnvelope<'_>),
+        (status = 400, description = "A parameter was given; this call takes no parameters.", body = ErrorEnvelope<'_>),
         (status = 404, description = "This node has no reverse proxy.", body = ErrorEnvelope<'_>),
     )
 )]

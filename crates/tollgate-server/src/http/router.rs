@@ -147,7 +147,7 @@ fn enter(
     Ok((call, body))
 }
 
-/// Only the socket tells who a gateway is: a header could be its client's.
+/// Only the socket identifies a gateway: a header could be its client's.
 fn require_trusted_proxy(
     app: &App,
     settings: &Reloadable,

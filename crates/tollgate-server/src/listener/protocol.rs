@@ -1,6 +1,6 @@
 //! A connection in the protocol of its client: HTTP/1, or HTTP/2 with prior knowledge.
 //!
-//! hyper-util can tell them apart too. It passes the bytes that it looked at to hyper on their own, and hyper doubles the read
+//! hyper-util can detect them too. It passes the bytes that it looked at to hyper on their own, and hyper doubles the read
 //! buffer of a connection for what follows. Every HTTP/1 connection also has the space of an HTTP/2 connection there.
 
 use std::error::Error;

@@ -45,7 +45,7 @@ impl ConnectionInfo {
 pub trait HttpService: Send + Sync + 'static {
     /// A response in progress.
     type ResponseFuture: Future<Output = Response<Payload>> + Send + Unpin;
-    /// Whether responses may switch protocols. Whoever uses the upgraded connection holds its [`ConnectionInfo`] meanwhile.
+    /// Whether responses may switch protocols. The user of the upgraded connection holds its [`ConnectionInfo`] meanwhile.
     const UPGRADES: bool = false;
     /// Whether head and body of a response are copied into one buffer: faster for short bodies that were just made.
     const JOINS_WRITES: bool = true;

@@ -8,7 +8,7 @@ use crate::config::settings::Settings;
 
 /// Reads the records database.
 pub(crate) struct RecordQueries {
-    /// Otherwise why there is none.
+    /// Otherwise why it is missing.
     settings: Result<SqlSettings, NoRecords>,
     reader: OnceCell<RecordReader>,
 }

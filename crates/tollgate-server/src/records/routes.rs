@@ -40,7 +40,7 @@ struct Paths {
 }
 
 impl Routes {
-    /// Uses the patterns of these rules. `/*` is none: it would hide all paths.
+    /// Uses the patterns of these rules, without `/*`, which would hide all paths.
     pub(crate) fn apply_rules(&self, rules: &RuleSet) {
         let enabled = rules.rules().iter().filter(|rule| rule.enabled);
         let mut patterns: Vec<&Pattern> = enabled.flat_map(|rule| &rule.when.endpoints).collect();

@@ -110,7 +110,7 @@ pub(crate) struct DataDir {
     status: Arc<PersistenceStatus>,
 }
 
-/// The secret in a data directory that another process may be using; `None` if there is none yet.
+/// The secret in a data directory that another process may be using; `None` if it has no secret yet.
 pub(crate) fn read_key_secret(path: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(path.join(KEY_SECRET)) {
         Ok(text) => Ok(Some(text.trim().to_owned())),

@@ -181,7 +181,7 @@ impl FileReader {
     }
 }
 
-/// What tells whether a row group has rows of a subject.
+/// Shows whether a row group can have rows of a subject.
 struct SubjectIndex {
     /// Bounds: both may be cut off.
     min: Option<Box<[u8]>>,

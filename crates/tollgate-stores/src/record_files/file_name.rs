@@ -42,7 +42,7 @@ impl Partition {
         self.table
     }
 
-    /// When the hour is over, in microseconds since 1970.
+    /// When the hour ends, in microseconds since 1970.
     pub fn end_micros(&self) -> u64 {
         let second = self.start.as_second().saturating_add(SECONDS_PER_HOUR);
         u64::try_from(second).unwrap_or(0).saturating_mul(1_000_000)

@@ -70,7 +70,7 @@ pub struct ItemChange {
 pub struct AppliedChange {
     /// The version of the configuration afterwards.
     pub version: u64,
-    /// The items that changed, in the order of the edits. If there are none, the version was not incremented.
+    /// The items that changed, in the order of the edits. If nothing changed, the version was not incremented.
     pub items: Vec<ItemChange>,
 }
 

@@ -89,7 +89,7 @@ impl Accounts {
     }
 }
 
-/// Writes the tier, empty if there is none, and the limits that are set.
+/// Writes the tier, empty if it is not set, and the limits that are set.
 fn write_tier_and_limits(
     out: &mut Checksummed<impl Write>,
     tier: Option<&str>,

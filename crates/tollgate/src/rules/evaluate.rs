@@ -443,7 +443,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
     }
 
     /// Whether a refusal by this rule is a violation of the client that penalties apply to. A client that is only claimed has
-    /// none: whoever claims it could put it in cooldown. Its address has.
+    /// none: anyone could put it in cooldown by claiming it. Its address has.
     fn is_violation(&self, rule: Option<&CompiledRule>) -> bool {
         match self.address {
             Some(_) => rule.is_some_and(|rule| rule.per.contains(&Dimension::Ip)),

@@ -172,7 +172,7 @@ impl Overrides {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -205,7 +205,7 @@ impl Overrides {
         next
     }
 
-    /// Removes one override; `None` if there is none.
+    /// Removes one override; `None` if it does not exist.
     pub fn without<'a>(&self, user: impl Into<InTenant<'a, &'a str>>, endpoint: &'a str) -> Option<Self> {
         let user = user.into();
         self.get(user, endpoint)?;

@@ -68,7 +68,7 @@ impl Rule {
         self.enforces() && self.matches_every_request() && self.per.iter().all(is_any)
     }
 
-    /// Whether the rule has no conditions. The pattern `/*` is none.
+    /// Whether the rule has no conditions. The pattern `/*` does not count as one.
     pub fn matches_every_request(&self) -> bool {
         let Matcher { tiers, users, tenants, .. } = &self.when;
         [tiers, users, tenants].iter().all(|values| values.is_empty()) && self.has_no_conditions_on_requests()

@@ -14,7 +14,7 @@ use crate::random::{Random, any_limit};
 struct Kept {
     cost: u32,
     at: i128,
-    /// `None` once it was given back in vain.
+    /// `None` once giving it back had no effect.
     mark: Option<ChargeMark>,
 }
 

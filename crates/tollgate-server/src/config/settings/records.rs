@@ -74,7 +74,7 @@ impl Default for RecordSettings {
 }
 
 impl RecordSettings {
-    /// How the database is reached; `None` if there is none.
+    /// How the database is reached; `None` without a database.
     pub fn sql(&self, data_dir: &Path) -> Option<SqlSettings> {
         if !self.has_database {
             return None;

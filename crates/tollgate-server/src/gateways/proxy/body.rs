@@ -143,7 +143,7 @@ impl SendProgress {
         *self.0.lock() = has_part.then(Instant::now);
     }
 
-    /// When the upstream will have had this time, with nothing left for it to wait for; `None` if that is over. The body has a
+    /// When the upstream will have had this time, with nothing left for it to wait for; `None` if that has passed. The body has a
     /// timeout of its own for the client.
     pub(super) fn stalls_at(&self, timeout: Duration) -> Option<Instant> {
         let now = Instant::now();

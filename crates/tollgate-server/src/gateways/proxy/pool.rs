@@ -40,7 +40,7 @@ pub(super) struct Pool {
     /// The one that was used last is used next: the others can expire.
     idle: Mutex<Vec<IdleConnection>>,
     is_swept: AtomicBool,
-    /// Tells how long a connection has been idle, without a clock read per request.
+    /// Measures how long a connection has been idle, without a clock read per request.
     sweeps: AtomicU64,
 }
 

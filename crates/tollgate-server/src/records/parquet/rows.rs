@@ -63,7 +63,7 @@ impl UnwrittenRows {
     }
 
     /// Encodes the next rows of one source, up to about `bytes_max` of the spool. A write that was begun before the last process
-    /// ended gets the same rows. `None` if there are none.
+    /// ended gets the same rows. `None` without rows.
     pub(super) fn encode(
         &mut self,
         bytes_max: u64,

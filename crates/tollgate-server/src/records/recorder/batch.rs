@@ -152,6 +152,17 @@ impl Batch {
 }
 
 #[cfg(test)]
+impl CountedDecision {
+    pub(super) const ALLOWED: CountedDecision = CountedDecision {
+        minute: 0,
+        kind: DecisionKind::Allowed,
+        limit: None,
+        latency_micros: 0,
+        is_cached: None,
+    };
+}
+
+#[cfg(test)]
 mod tests {
     use tollgate::Request;
     use tollgate::endpoint::Endpoint;
@@ -160,19 +171,14 @@ mod tests {
 
     #[test]
     fn batch_is_full_by_count_or_bytes() {
-        let counted = CountedDecision {
-            minute: 0,
-            kind: DecisionKind::Allowed,
-            limit: None,
-            latency_micros: 0,
-            is_cached: None,
-        };
         let mut request = Request::new(Endpoint::parse("/").unwrap());
         request.ip = Some("192.0.2.1".parse().unwrap());
         let identifier = Identifier::of(&request, IpPrefixes::DEFAULT).unwrap();
         for (path, fits) in [("/a".to_owned(), DECISIONS_MAX), ("/".repeat(2_048), TEXT_BYTES_MAX / 2_048)] {
             let mut batch = Batch::default();
-            let pushed = (1..1_000).find(|_| batch.push(counted, identifier, None, &path, None)).unwrap();
+            let pushed = (1..1_000)
+                .find(|_| batch.push(CountedDecision::ALLOWED, identifier, None, &path, None))
+                .unwrap();
             assert_eq!((pushed, batch.decisions().count()), (fits, fits));
             batch.clear();
             assert!(batch.decisions().next().is_none() && batch.texts.is_empty());

@@ -156,7 +156,6 @@ mod tests {
     use tollgate::ApiKey;
     use tollgate::Request;
     use tollgate::endpoint::Endpoint;
-    use tollgate_stores::sql::records::DecisionKind;
 
     use super::super::batch::{Batch, CountedDecision};
     use super::*;
@@ -195,17 +194,10 @@ mod tests {
             Request { ip: Some("2001:db8:1:2::3".parse().unwrap()), ..request() },
             Request { api_key: Some(ApiKey::parse("secret").unwrap()), ..request() },
         ];
-        let counted = CountedDecision {
-            minute: 0,
-            kind: DecisionKind::Allowed,
-            limit: None,
-            latency_micros: 0,
-            is_cached: None,
-        };
         for (request, tenant) in requests.iter().zip([None, Some("acme")].into_iter().cycle()) {
             let identifier = Identifier::of(request, IpPrefixes::DEFAULT).unwrap();
             let mut batch = Batch::default();
-            batch.push(counted, identifier, tenant, "/api/7", None);
+            batch.push(CountedDecision::ALLOWED, identifier, tenant, "/api/7", None);
             let decision = batch.decisions().next().unwrap();
             let (mut key, mut fields) = (Vec::new(), Vec::new());
             write_window_key(&mut key, decision.client, decision.prefixes, decision.tenant, "/api/*");

@@ -58,7 +58,7 @@ pub(super) struct RecentRefusals {
 }
 
 impl RecentRefusals {
-    /// The entry of a refusal; `new` describes it if there is none.
+    /// The entry of a refusal; `new` describes it if it is missing.
     pub(super) fn entry(&mut self, hash: u64, new: impl FnOnce() -> RecentRefusal) -> &mut RecentRefusal {
         if self.kept.len() >= 2 * KEPT_MAX && !self.kept.contains_key(&hash) {
             self.forget_oldest();

@@ -26,12 +26,12 @@ fn settings(dir: &Path, config: Option<&str>) -> Settings {
 
 async fn start(settings: Settings) -> Running {
     let (end, ended) = oneshot::channel::<()>();
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let task = tokio::spawn(async move {
-        let ready = |ready| drop(tell.send(ready));
+        let ready = |ready| drop(sender.send(ready));
         serve_until(settings, ready, async { ended.await.unwrap_or(()) }).await
     });
-    Running { ready: told.await.unwrap(), end, task }
+    Running { ready: receiver.await.unwrap(), end, task }
 }
 
 impl Running {

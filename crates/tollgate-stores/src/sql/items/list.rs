@@ -271,7 +271,7 @@ impl ItemFilter {
     }
 }
 
-/// The least text greater than all texts with this prefix; `None` if there is none.
+/// The least text greater than all texts with this prefix; `None` if no text is greater.
 fn successor(prefix: &str) -> Option<String> {
     let mut text = prefix.to_owned();
     while let Some(last) = text.pop() {

@@ -1,6 +1,6 @@
 //! What happens when a shard is full.
 //!
-//! Counters that are restored in full are evicted first, which loses nothing. If there are none, new counters of a
+//! Counters that are restored in full are evicted first, which loses nothing. Without such counters, new counters of a
 //! tenant share one overflow counter per limit until there is space.
 
 use super::Key;

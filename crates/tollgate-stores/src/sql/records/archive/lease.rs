@@ -83,7 +83,7 @@ async fn extend(
     Ok(transaction.execute_counted(&update).await? == 1)
 }
 
-/// The holder, and whether its time is over.
+/// The holder, and whether its lease has expired.
 async fn current(transaction: &mut Transaction) -> Result<(String, bool), DatabaseError> {
     let mut select = Query::new("SELECT holder, expires_at_micros - ");
     select
