@@ -19,7 +19,12 @@ pub struct Loaded<'a> {
     pub shape: &'a str,
 }
 
-impl Loaded<'_> {
+impl<'a> Loaded<'a> {
+    /// Over plain HTTP.
+    pub fn new(server: &'a Server, shape: &'a str) -> Self {
+        Loaded { server, url: format!("http://{}", server.address), shape }
+    }
+
     fn run(&self, core: usize, duration: Duration) -> Result<wrk::Load> {
         wrk::run_with(&self.url, &[self.shape], core, wrk::CONNECTIONS / 2, duration)
     }

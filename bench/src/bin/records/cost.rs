@@ -1,8 +1,7 @@
 //! The CPU time of a REST check with records, compared with `records.enabled = false`.
 //!
-//! A server with records and one without run on core 0 at the same time, and wrk on core 1 loads them in turn, for a few seconds each:
-//! the speed of a shared machine changes within minutes. The CPU time of a server includes the writers, spool and SQLite, also
-//! while it is the turn of the other.
+//! A server with records and one without run on core 0, loaded at the same time. The CPU time of a server includes the writers, spool
+//! and SQLite. Starts of the same two servers differ by a few percent, so each figure is the median of several.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use anyhow::{Context, Result};
 use tempfile::TempDir;
 use tollgate_bench::process::{Server, free_address};
 use tollgate_bench::report::{Table, Targets};
-use tollgate_bench::wrk;
+use tollgate_bench::side_by_side::{Comparison, Loaded};
 
 use crate::Plan;
 
@@ -28,27 +27,29 @@ const SETTINGS: [(&str, &str); 2] = [("on", ""), ("all logged", "[records]\nsamp
 
 pub fn run(plan: &Plan) -> Result<()> {
     println!(
-        "\nCPU time of a REST check: {} connections, {} turns of {} s; without records = 1\n",
-        wrk::CONNECTIONS,
-        plan.rounds,
+        "\nCPU time of a REST check, both servers loaded at once for {} s per start; without records = 1\n",
         plan.turn.as_secs()
     );
-    let mut table = Table::new(["clients", "records", "CPU µs/request", "off", "÷ off", "RSS MB"]);
+    let mut table = Table::new(["clients", "records", "starts", "CPU µs/request", "off", "÷ off", "RSS MB"]);
     let mut targets = Targets::default();
     for (clients, shape) in CLIENTS {
         for (name, settings) in SETTINGS {
-            let pair = Pair::start(plan, settings)?;
-            let [off, cpu_us] = pair.measure(plan, shape).with_context(|| name.to_owned())?;
+            let has_target = (clients, name) == ("10,000", "on");
+            let starts = if has_target { plan.starts } else { plan.starts.div_ceil(4) };
+            let (cost, resident_mb) =
+                compare(plan, settings, shape, starts).with_context(|| name.to_owned())?;
+            let [off, cpu_us] = cost.cpu_us();
             table.row([
                 clients.to_owned(),
                 name.to_owned(),
+                starts.to_string(),
                 format!("{cpu_us:.2}"),
                 format!("{off:.2}"),
-                format!("{:.3}", cpu_us / off),
-                format!("{:.0}", pair.with.resident_mb()?),
+                cost.text(),
+                format!("{resident_mb:.0}"),
             ]);
-            if (clients, name) == ("10,000", "on") {
-                targets.at_most("CPU with records, 10,000 clients, ÷ off", cpu_us / off, RATIO_MAX);
+            if has_target {
+                targets.at_most("CPU with records, 10,000 clients, ÷ off", cost.ratio(), RATIO_MAX);
             }
         }
     }
@@ -56,38 +57,19 @@ pub fn run(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Servers without and with records.
-struct Pair {
-    without: Contender,
-    with: Contender,
-}
-
-impl Pair {
-    fn start(plan: &Plan, settings: &str) -> Result<Self> {
-        Ok(Pair { without: Contender::start(plan, OFF)?, with: Contender::start(plan, settings)? })
+/// A server without records and one with them, started several times. Returns the resident memory of the last one, too.
+fn compare(plan: &Plan, settings: &str, shape: &str, starts: u32) -> Result<(Comparison, f64)> {
+    let (mut cost, mut resident_mb) = (Comparison::default(), 0.0);
+    for start in 1..=starts {
+        let (without, with) = (Contender::start(plan, OFF)?, Contender::start(plan, settings)?);
+        let loaded = |contender| Loaded::new(contender, shape);
+        let (off, on) = (loaded(&without.server), loaded(&with.server));
+        Comparison::default().add_turn(&off, &on, LOAD_CORE, WARM_UP)?;
+        cost.add_turn(&off, &on, LOAD_CORE, plan.turn)?;
+        resident_mb = with.resident_mb()?;
+        eprintln!("start {start} of {starts}: {}", cost.text());
     }
-
-    /// CPU microseconds per request, without and with records.
-    fn measure(&self, plan: &Plan, shape: &str) -> Result<[f64; 2]> {
-        let pair = [&self.without, &self.with];
-        for contender in pair {
-            wrk::run(contender.server.address, &[shape], LOAD_CORE, WARM_UP)?;
-        }
-        let before = [self.without.server.cpu()?, self.with.server.cpu()?];
-        let mut requests = [0.0; 2];
-        for turn in 1..=plan.rounds {
-            for (contender, requests) in pair.into_iter().zip(&mut requests) {
-                *requests += wrk::run(contender.server.address, &[shape], LOAD_CORE, plan.turn)?.requests;
-            }
-            eprintln!("turn {turn} of {}", plan.rounds);
-        }
-        let mut cpu_us = [0.0; 2];
-        for (index, contender) in pair.into_iter().enumerate() {
-            let used = contender.server.cpu()? - before[index];
-            cpu_us[index] = used.as_secs_f64() * 1e6 / requests[index];
-        }
-        Ok(cpu_us)
-    }
+    Ok((cost, resident_mb))
 }
 
 /// A server with its settings.

@@ -1,7 +1,8 @@
 //! Counts per key and minute that requests add to and the flusher takes, once a second.
 //!
-//! A shard has two tables. Requests use one; the flusher exchanges it for the other, which is empty of counts, and reads the first one
-//! outside the lock. Both keep their keys, so a request of a known client allocates nothing and waits for no writer.
+//! A shard has two sets of tables. Requests use one; the flusher exchanges it for the other, which is empty of counts, and reads the
+//! first one outside the lock. Both keep their keys during a minute, so a request of a known client allocates nothing and waits for no
+//! writer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,8 +10,10 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as TableEntry;
 use parking_lot::Mutex;
 
-/// Keys without counts stay this many flushes of their table.
-const IDLE_MAX: u8 = 30;
+use super::row_buffer::Rows;
+
+/// Memory for the fields of a key that a table keeps after it forgot them.
+const KEPT_BYTES_PER_KEY: usize = 64;
 
 /// A hash that stands for a key. Only the first half chooses the place in a table.
 pub(crate) type Fingerprint = u128;
@@ -42,31 +45,26 @@ pub(crate) struct DeltaTable<C> {
     dropped: AtomicU64,
 }
 
-/// The keys of a shard and their counts in two minutes, because a flush interval may contain the end of one.
-struct Shard<C> {
+/// The counts of the last even and the last odd minute: a flush interval may contain the end of one.
+struct Shard<C>([MinuteTable<C>; 2]);
+
+/// The keys and counts of one minute.
+struct MinuteTable<C> {
+    minute: u64,
     entries: HashTable<Entry<C>>,
-    /// By the `name` of an entry. Requests of known keys do not read them.
-    names: Vec<Name>,
-    /// Positions in `names` without an entry.
-    unused: Vec<u32>,
-    /// The last even and the last odd minute.
-    minutes: [u64; 2],
+    /// The fields of the keys as they are written, for the flusher.
+    fields: Rows,
 }
 
-/// What a request reads and changes: nothing else shares its cache line.
+/// What a request reads and changes. Small: with many clients, each of them is in another cache line.
 struct Entry<C> {
     fingerprint: [u8; 16],
-    name: u32,
-    minutes: [C; 2],
+    /// Where the fields begin.
+    fields: u32,
+    counts: C,
 }
 
-/// The fields of a key as they are written, for the flusher.
-struct Name {
-    fields: Box<[u8]>,
-    idle: u8,
-}
-
-/// The table that the flusher exchanges with that of a shard.
+/// The tables that the flusher exchanges with those of a shard.
 pub(crate) struct Spare<C>(Shard<C>);
 
 impl<C> Default for Spare<C> {
@@ -77,7 +75,7 @@ impl<C> Default for Spare<C> {
 
 impl<C> Default for Shard<C> {
     fn default() -> Self {
-        Shard { entries: HashTable::new(), names: Vec::new(), unused: Vec::new(), minutes: [0; 2] }
+        Shard([0, 1].map(|minute| MinuteTable { minute, entries: HashTable::new(), fields: Rows::default() }))
     }
 }
 
@@ -106,13 +104,15 @@ impl<C: Counts> DeltaTable<C> {
     }
 
     /// Takes the counts of a shard: passes minute, fields and counts to `each`.
-    pub(crate) fn take(&self, shard: usize, spare: &mut Spare<C>, each: impl FnMut(u64, &[u8], &C::Taken)) {
+    pub(crate) fn take(
+        &self,
+        shard: usize,
+        spare: &mut Spare<C>,
+        mut each: impl FnMut(u64, &[u8], &C::Taken),
+    ) {
         std::mem::swap(&mut *self.shards[shard].lock(), &mut spare.0);
-        // So many keys seldom return within a second: remembering them costs more than it saves.
-        let keeps_keys = spare.0.entries.len() <= self.entries_max / 4;
-        spare.0.take(keeps_keys, each);
-        if !keeps_keys {
-            spare.0.forget_names(self.entries_max / 4);
+        for table in &mut spare.0.0 {
+            table.take(self.entries_max / 4, &mut each);
         }
     }
 }
@@ -144,17 +144,20 @@ impl<C: Counts> LockedShard<'_, C> {
         minute: u64,
         add: impl FnOnce(&mut C) -> bool,
     ) -> bool {
-        self.shard.counts(entries_max, key, minute).is_some_and(add)
+        let table = self.shard.table(minute);
+        // A flush that is two minutes late counts older requests in this minute: they are not lost.
+        table.minute = table.minute.max(minute);
+        table.counts(entries_max, key).is_some_and(add)
     }
 
-    /// Brings the entries of keys into the caches: looked up before any is changed, their cache misses overlap.
-    pub(crate) fn prefetch(&self, fingerprints: impl Iterator<Item = Fingerprint>) {
-        let is_known = |fingerprint: &Fingerprint| {
+    /// Brings the entries of keys in their minutes into the caches: looked up before any is changed, their cache misses overlap.
+    pub(crate) fn prefetch(&mut self, keys: impl Iterator<Item = (Fingerprint, u64)>) {
+        let is_known = |(fingerprint, minute): &(Fingerprint, u64)| {
             let fingerprint = fingerprint.to_le_bytes();
-            let hash = table_hash(&fingerprint);
-            self.shard.entries.find(hash, |entry| entry.fingerprint == fingerprint).is_some()
+            let is_key = |entry: &Entry<C>| entry.fingerprint == fingerprint;
+            self.shard.table(*minute).entries.find(table_hash(&fingerprint), is_key).is_some()
         };
-        std::hint::black_box(fingerprints.filter(is_known).count());
+        std::hint::black_box(keys.filter(is_known).count());
     }
 
     /// Counts a request that has no place in the table.
@@ -163,60 +166,52 @@ impl<C: Counts> LockedShard<'_, C> {
     }
 }
 
-impl<C: Counts> Shard<C> {
-    /// The counts of a key in a minute; `None` if the key is new and the shard has `entries_max` entries.
+impl<C> Shard<C> {
+    fn table(&mut self, minute: u64) -> &mut MinuteTable<C> {
+        &mut self.0[usize::from(minute % 2 == 1)]
+    }
+}
+
+impl<C: Counts> MinuteTable<C> {
+    /// The counts of a key; `None` if the key is new and the table has `entries_max` entries.
     fn counts(
         &mut self,
         entries_max: usize,
         key: DeltaKey<impl Fn(&[u8]) -> bool, impl FnOnce(&mut Vec<u8>)>,
-        minute: u64,
     ) -> Option<&mut C> {
         let fingerprint = key.fingerprint.to_le_bytes();
-        let names = &mut self.names;
-        let is_full = self.entries.len() >= entries_max;
-        let is_key = |entry: &Entry<C>| {
-            entry.fingerprint == fingerprint && (key.has_fields)(&names[entry.name as usize].fields)
-        };
-        let entry = match self.entries.entry(table_hash(&fingerprint), is_key, Entry::table_hash) {
+        let MinuteTable { entries, fields, .. } = self;
+        let is_full = entries.len() >= entries_max;
+        let is_key =
+            |entry: &Entry<C>| entry.fingerprint == fingerprint && (key.has_fields)(fields.at(entry.fields));
+        let entry = match entries.entry(table_hash(&fingerprint), is_key, Entry::table_hash) {
             TableEntry::Occupied(entry) => entry.into_mut(),
             TableEntry::Vacant(_) if is_full => return None,
             TableEntry::Vacant(vacant) => {
-                let name = add_name(names, &mut self.unused, key.write_fields)?;
-                vacant.insert(Entry { fingerprint, name, minutes: [C::default(), C::default()] }).into_mut()
+                let start = u32::try_from(fields.bytes.len()).ok()?;
+                fields.push(key.write_fields);
+                vacant.insert(Entry { fingerprint, fields: start, counts: C::default() }).into_mut()
             }
         };
-        let parity = usize::from(minute % 2 == 1);
-        // A flush that is a minute late counts older requests in this minute: they are not lost.
-        self.minutes[parity] = self.minutes[parity].max(minute);
-        Some(&mut entry.minutes[parity])
+        Some(&mut entry.counts)
     }
 
-    fn take(&mut self, keeps_keys: bool, mut each: impl FnMut(u64, &[u8], &C::Taken)) {
-        let Shard { entries, names, unused, minutes } = self;
-        entries.retain(|entry| {
-            let name = &mut names[entry.name as usize];
-            name.idle = name.idle.saturating_add(1);
-            for (minute, counts) in minutes.iter().zip(&mut entry.minutes) {
-                if let Some(taken) = counts.take() {
-                    each(*minute, &name.fields, &taken);
-                    name.idle = 0;
-                }
+    /// Takes the counts. Keeps the keys, up to `keys_max`, unless all are idle: the minute is over.
+    fn take(&mut self, keys_max: usize, each: &mut impl FnMut(u64, &[u8], &C::Taken)) {
+        let mut is_idle = true;
+        for entry in &mut self.entries {
+            if let Some(taken) = entry.counts.take() {
+                is_idle = false;
+                each(self.minute, self.fields.at(entry.fields), &taken);
             }
-            let is_kept = keeps_keys && name.idle <= IDLE_MAX;
-            if !is_kept {
-                name.fields = Box::default();
-                unused.push(entry.name);
-            }
-            is_kept
-        });
-    }
-
-    /// Frees memory after all keys were removed.
-    fn forget_names(&mut self, capacity: usize) {
-        self.names.clear();
-        self.unused = Vec::new();
-        self.names.shrink_to(capacity);
-        self.entries.shrink_to(capacity, Entry::table_hash);
+        }
+        // More keys seldom return within a second: remembering them costs more than it saves.
+        if is_idle || self.entries.len() > keys_max {
+            self.entries.clear();
+            self.entries.shrink_to(keys_max, Entry::table_hash);
+            self.fields.clear();
+            self.fields.bytes.shrink_to(keys_max * KEPT_BYTES_PER_KEY);
+        }
     }
 }
 
@@ -224,23 +219,6 @@ impl<C> Entry<C> {
     fn table_hash(&self) -> u64 {
         table_hash(&self.fingerprint)
     }
-}
-
-/// Keeps the fields of a new key; returns their position.
-fn add_name(
-    names: &mut Vec<Name>,
-    unused: &mut Vec<u32>,
-    write_fields: impl FnOnce(&mut Vec<u8>),
-) -> Option<u32> {
-    let mut fields = Vec::with_capacity(64);
-    write_fields(&mut fields);
-    let name = Name { fields: fields.into(), idle: 0 };
-    if let Some(position) = unused.pop() {
-        names[position as usize] = name;
-        return Some(position);
-    }
-    names.push(name);
-    u32::try_from(names.len() - 1).ok()
 }
 
 /// The first half of a fingerprint, which is a hash already.
@@ -257,6 +235,12 @@ mod tests {
 
         fn take(&mut self) -> Option<u64> {
             Some(std::mem::take(self)).filter(|count| *count > 0)
+        }
+    }
+
+    impl Spare<u64> {
+        fn is_empty(&self) -> bool {
+            self.0.0.iter().all(|table| table.entries.is_empty() && table.fields.bytes.is_empty())
         }
     }
 
@@ -305,22 +289,14 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_keys_leave_their_place_to_others() {
+    fn too_many_keys_are_forgotten_at_once() {
         let (table, mut spare) = (DeltaTable::new(1, 8), Spare::default());
-        for round in 0..200 {
-            assert!(add(&table, round, 7));
-            assert_eq!(taken(&table, &mut spare), [(7, vec![round], 1)]);
-            for _ in 0..2 * usize::from(IDLE_MAX) + 4 {
-                taken(&table, &mut spare);
-            }
+        for keys in [2, 4, 4] {
+            (0..keys).for_each(|key| assert!(add(&table, key, 7)));
+            assert_eq!(taken(&table, &mut spare).len(), usize::from(keys));
+            // More than a quarter of the entries.
+            assert_eq!(spare.is_empty(), keys > 2);
         }
-        assert!(spare.0.names.len() <= 2);
-        // More than a quarter of the entries.
-        (0..4).for_each(|key| assert!(add(&table, key, 7)));
-        assert_eq!(taken(&table, &mut spare).len(), 4);
-        assert!(spare.0.entries.is_empty() && spare.0.names.is_empty());
-        (0..4).for_each(|key| assert!(add(&table, key, 7)));
-        assert_eq!(taken(&table, &mut spare).len(), 4);
     }
 
     #[test]
@@ -332,13 +308,21 @@ mod tests {
     }
 
     #[test]
-    fn idle_keys_are_forgotten() {
+    fn keys_are_known_until_their_minute_is_over() {
         let (table, mut spare) = (DeltaTable::new(1, 10), Spare::default());
-        add(&table, 1, 7);
-        for _ in 0..2 * usize::from(IDLE_MAX) + 4 {
-            taken(&table, &mut spare);
+        for _ in 0..2 {
+            add(&table, 1, 7);
+            assert_eq!(taken(&table, &mut spare).len(), 1);
+            assert!(!spare.is_empty());
         }
-        assert!(table.shards[0].lock().entries.is_empty() && spare.0.entries.is_empty());
+        for _ in 0..2 {
+            add(&table, 2, 8);
+            assert_eq!(taken(&table, &mut spare), [(8, vec![2], 1)]);
+        }
+        assert!(spare.0.0[1].entries.is_empty() && !spare.0.0[0].entries.is_empty());
+        for _ in 0..2 {
+            assert!(taken(&table, &mut spare).is_empty() && spare.is_empty());
+        }
     }
 
     #[test]

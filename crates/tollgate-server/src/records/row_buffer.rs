@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use super::spool::split_row;
+
 /// Threads write to different shards.
 pub(crate) const SHARDS: usize = 8;
 /// Rows that wait at most, in all shards together.
@@ -58,6 +60,11 @@ impl Rows {
         let length = u32::try_from(self.bytes.len() - start - 4).unwrap_or(0);
         self.bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
         self.count += 1;
+    }
+
+    /// The row that begins there.
+    pub(crate) fn at(&self, start: u32) -> &[u8] {
+        split_row(&self.bytes[start as usize..]).map_or(&[], |(row, _)| row)
     }
 
     pub(crate) fn clear(&mut self) {

@@ -26,6 +26,7 @@ use std::io;
 use std::path::Path;
 
 use self::disk::{Disk, RealDisk};
+pub(in crate::records) use self::frame::split_row;
 pub(crate) use self::reader::{Batch, SpoolReader};
 pub(crate) use self::recovery::Recovery;
 use self::segments::Segments;

@@ -6,6 +6,7 @@
 //! Two nodes may write the same windows at once. All write them in the order of their keys, which avoids deadlocks.
 
 mod archive;
+mod chunks;
 mod database;
 mod decisions;
 mod granularity;

@@ -62,7 +62,7 @@ impl WindowTable {
             }
             self.table.add_all(shard, |table| {
                 // With many clients, their entries are in no cache.
-                table.prefetch(of_shard.clone().map(|request| request.fingerprint));
+                table.prefetch(of_shard.clone().map(|request| (request.fingerprint, request.minute)));
                 for WindowRequest { fingerprint, key, minute, kind, limit } in of_shard {
                     let key = DeltaKey {
                         fingerprint: *fingerprint,

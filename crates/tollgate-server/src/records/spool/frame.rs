@@ -162,7 +162,7 @@ pub(super) fn count_rows(payload: &[u8]) -> Option<u32> {
 }
 
 /// The first row of a payload without its length, and what follows it.
-pub(super) fn split_row(payload: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(in crate::records) fn split_row(payload: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = payload.split_first_chunk()?;
     rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
 }

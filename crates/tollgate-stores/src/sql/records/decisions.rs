@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::chunks::chunks;
 use super::rows::DecisionRow;
 use super::text::{Fit, width};
 use super::time::time_text;
@@ -10,8 +11,6 @@ use crate::sql::error::{DatabaseError, ValueError};
 use crate::sql::query::{Query, Value};
 use crate::sql::settings::Engine;
 
-/// Rows per `INSERT`: below the 32,766 values of SQLite and the 65,535 of MySQL.
-const CHUNK_ROWS: usize = 500;
 /// Bits of a `log_id` that number the rows of a source.
 const ROW_BITS: u32 = 40;
 
@@ -43,7 +42,7 @@ pub(super) async fn append(
         return transaction.copy_in(COPY, &input).await;
     }
     let rows = numbered.collect::<Result<Vec<_>, _>>()?;
-    for piece in rows.chunks(CHUNK_ROWS) {
+    for piece in chunks(&rows) {
         let mut insert = Query::new(INSERT);
         insert.rows(piece.iter().cloned());
         transaction.execute(&insert).await?;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::chunks::chunks;
 use super::decisions::maybe_int;
 use super::granularity::Granularity;
 use super::key_hash::key_hash;
@@ -16,7 +17,6 @@ use crate::sql::query::{Query, Value};
 use crate::sql::settings::Engine;
 
 const TABLE: &str = "rate_limit_metrics";
-const CHUNK_ROWS: usize = 500;
 /// The columns that are times, which come first.
 const TIMES: usize = 2;
 const INSERT: &str = "INSERT INTO rate_limit_metrics (timestamp, created_at, key_hash, granularity, tenant, user_id, endpoint, \
@@ -109,7 +109,7 @@ async fn lock_stored(
     let mut stored = HashMap::new();
     let keys: Vec<&Key> = rows.keys().collect();
     for minute in keys.chunk_by(|(start, _), (next, _)| start == next) {
-        for piece in minute.chunks(CHUNK_ROWS) {
+        for piece in chunks(minute) {
             let Some((start, _)) = piece.first() else { continue };
             let mut select =
                 Query::new("SELECT key_hash, latency_histogram FROM rate_limit_metrics WHERE timestamp = ");
@@ -141,7 +141,7 @@ pub(super) async fn write(
 ) -> Result<(), DatabaseError> {
     let engine = transaction.engine();
     let now = time_text(engine, u64::try_from(now_micros()).unwrap_or(0))?;
-    for piece in rows.chunks(CHUNK_ROWS) {
+    for piece in chunks(rows) {
         let values: Result<Vec<_>, _> =
             piece.iter().map(|(key, row)| values(engine, granularity, key, row, &now)).collect();
         let mut insert = Query::new(INSERT);
@@ -194,7 +194,7 @@ async fn mark_hours(
     hours: impl Iterator<Item = u64>,
 ) -> Result<(), DatabaseError> {
     let hours: Vec<u64> = hours.collect::<BTreeSet<_>>().into_iter().collect();
-    for piece in hours.chunks(CHUNK_ROWS) {
+    for piece in chunks(&hours) {
         let marks: Result<Vec<_>, DatabaseError> = piece
             .iter()
             .map(|hour| Ok(vec![source_id.into(), to_i64(*hour, "hour")?.into(), 1_i64.into()]))

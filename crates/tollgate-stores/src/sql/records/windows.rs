@@ -1,5 +1,6 @@
 //! Requests per client, route and minute: `rate_limit_records`.
 
+use super::chunks::chunks;
 use super::decisions::maybe_int;
 use super::key_hash::key_hash;
 use super::rows::WindowRow;
@@ -10,7 +11,6 @@ use crate::sql::error::DatabaseError;
 use crate::sql::migrations::now_micros;
 use crate::sql::query::{Query, Value};
 
-const CHUNK_ROWS: usize = 500;
 /// The columns that are times, which come first.
 const TIMES: usize = 4;
 const INSERT: &str = "INSERT INTO rate_limit_records (window_start, window_end, created_at, updated_at, key_hash, tenant, \
@@ -34,7 +34,7 @@ pub(super) async fn add(transaction: &mut Transaction, rows: &[WindowRow]) -> Re
         let Some(WindowSum { key: (start, _), .. }) = minute.first() else { continue };
         let end = time_text(engine, start.saturating_add(MINUTE_MICROS))?;
         let times = [time_text(engine, *start)?, end, now.clone()];
-        for piece in minute.chunks(CHUNK_ROWS) {
+        for piece in chunks(minute) {
             let values: Result<Vec<_>, _> = piece.iter().map(|sum| values(sum, &times)).collect();
             let mut upsert = Query::new(INSERT);
             push_rows(&mut upsert, engine, TIMES, values?);
