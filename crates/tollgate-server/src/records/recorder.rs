@@ -206,8 +206,8 @@ impl Recorder {
         }
         // Taken, so that a panic cannot count it twice.
         let mut taken = std::mem::take(batch);
-        let finder = self.routes.finder();
-        let mut routes: SmallVec<[&str; DECISIONS_MAX]> = SmallVec::new();
+        let (finder, busy) = (self.routes.finder(), self.busy_users.load());
+        let mut rollup_keys: SmallVec<[RollupKey<'_>; DECISIONS_MAX]> = SmallVec::new();
         WINDOWS.with_borrow_mut(|windows| {
             windows.clear();
             let mut last = ("", 0, "");
@@ -217,18 +217,20 @@ impl Recorder {
                 if (last.0, last.1) != (path, minute) {
                     last = (path, minute, finder.route(path, minute));
                 }
-                routes.push(last.2);
+                rollup_keys.push(RollupKey::of(&decision, last.2, &busy));
                 windows.push(&self.hashing, &decision, last.2);
             }
             self.windows.count(windows);
         });
-        let busy = self.busy_users.load();
         self.rollups.add_all(thread, |rollups| {
-            for (decision, route) in taken.decisions().zip(&routes) {
-                self.count_rollup(rollups, &busy, &decision, route);
+            let mut counted = taken.decisions().map(|decision| decision.counted);
+            // Many requests in a row are of the same rollup.
+            for run in rollup_keys.chunk_by(RollupKey::eq) {
+                let Some(key) = run.first() else { continue };
+                self.count_rollup(rollups, key, counted.by_ref().take(run.len()));
             }
         });
-        drop(routes);
+        drop(rollup_keys);
         taken.clear();
         *batch = taken;
     }
@@ -236,19 +238,15 @@ impl Recorder {
     fn count_rollup(
         &self,
         rollups: &mut LockedShard<'_, RollupCounts>,
-        busy: &BusyUsers,
-        decision: &BatchedDecision<'_>,
-        route: &str,
+        key: &RollupKey<'_>,
+        mut counted: impl Iterator<Item = CountedDecision>,
     ) {
-        let BatchedDecision { counted, tenant, rule, .. } = *decision;
-        let user = match decision.client {
-            ClientKey::Text(TextClient::User, user) => Some(user),
-            _ => None,
+        let mut add_all = |counts: &mut RollupCounts| {
+            counted.by_ref().for_each(|decision| counts.add(&decision));
+            true
         };
-        let user =
-            user.filter(|user| !busy.users.is_empty() && busy.users.contains(&busy.hash(tenant, user)));
         let mut add = |texts: [Option<&str>; 4], entries_max: usize| {
-            let key = DeltaKey {
+            let fields = DeltaKey {
                 fingerprint: self.hashing.rollup(texts),
                 has_fields: |fields: &[u8]| has_texts(fields, texts),
                 write_fields: |out: &mut Vec<u8>| {
@@ -258,15 +256,13 @@ impl Recorder {
                     }
                 },
             };
-            rollups.add_below(entries_max, key, counted.minute, |counts| {
-                counts.add(&counted);
-                true
-            })
+            rollups.add_below(entries_max, fields, key.minute, &mut add_all)
         };
+        let RollupKey { route, rule, tenant, user, .. } = *key;
         let is_counted = add([Some(route), rule, tenant, user], ROLLUPS_MAX - OTHER_ROLLUPS_MAX)
             || add([Some(OTHER), rule, None, None], ROLLUPS_MAX);
         if !is_counted {
-            rollups.count_dropped();
+            counted.for_each(|_| rollups.count_dropped());
         }
     }
 
@@ -311,6 +307,29 @@ impl Recorder {
             .maybe_text(*request_id)
             .text(&self.node.region)
             .text(&self.node.id);
+    }
+}
+
+/// What a decision is added to.
+#[derive(PartialEq, Eq)]
+struct RollupKey<'a> {
+    minute: u64,
+    route: &'a str,
+    rule: Option<&'a str>,
+    tenant: Option<&'a str>,
+    /// Of busy users.
+    user: Option<&'a str>,
+}
+
+impl<'a> RollupKey<'a> {
+    fn of(decision: &BatchedDecision<'a>, route: &'a str, busy: &BusyUsers) -> Self {
+        let BatchedDecision { counted, tenant, rule, .. } = *decision;
+        let user = match decision.client {
+            ClientKey::Text(TextClient::User, user) => Some(user),
+            _ => None,
+        };
+        let is_busy = |user: &&str| !busy.users.is_empty() && busy.users.contains(&busy.hash(tenant, user));
+        RollupKey { minute: counted.minute, route, rule, tenant, user: user.filter(is_busy) }
     }
 }
 
