@@ -31,6 +31,8 @@ use super::spool::{Batch, SpoolReader, SpoolStats, SpoolWatch};
 
 /// A batch is not larger, whatever its rows are.
 const BATCH_BYTES_MAX: usize = 16 << 20;
+/// Rows that are worth waiting for more of them.
+const MANY_ROWS: u64 = 10_000;
 /// Attempts to read a segment before it is given up.
 const READ_ATTEMPTS: u32 = 10;
 /// Longest pause of a paced catch-up.
@@ -43,6 +45,8 @@ pub(crate) struct DrainSettings {
     pub(crate) rows_max: usize,
     /// How long rows wait for others to be stored with. Aggregates of one minute then become one row.
     pub(crate) collect_for: Duration,
+    /// How much longer they wait if they are [`MANY_ROWS`]: most are of the same minutes as those that follow.
+    pub(crate) collect_many_for: Duration,
     /// The pause after a failed call, doubled up to `backoff_max`.
     pub(crate) backoff_min: Duration,
     pub(crate) backoff_max: Duration,
@@ -56,7 +60,8 @@ impl DrainSettings {
     /// For the decision log.
     pub(crate) const LOG: DrainSettings = DrainSettings {
         rows_max: 5_000,
-        collect_for: Duration::from_secs(1),
+        collect_for: Duration::from_secs(3),
+        collect_many_for: Duration::ZERO,
         backoff_min: Duration::from_millis(200),
         backoff_max: Duration::from_secs(10),
         call_timeout: Duration::from_mins(1),
@@ -64,8 +69,12 @@ impl DrainSettings {
     };
 
     /// For windows and rollups.
-    pub(crate) const AGGREGATES: DrainSettings =
-        DrainSettings { rows_max: 120_000, collect_for: Duration::from_secs(10), ..DrainSettings::LOG };
+    pub(crate) const AGGREGATES: DrainSettings = DrainSettings {
+        rows_max: 200_000,
+        collect_for: Duration::from_secs(10),
+        collect_many_for: Duration::from_secs(10),
+        ..DrainSettings::LOG
+    };
 }
 
 /// The task that drains one spool.
@@ -154,7 +163,11 @@ impl<S: BatchSink> Drain<S> {
     async fn wait_for_rows(&self) -> bool {
         let rows_max = self.settings.rows_max as u64;
         let is_enough = |stats: &SpoolStats| stats.backlog_rows.get() >= rows_max;
-        self.watch.wait_for_rows(self.settings.collect_for, is_enough).await
+        let has_rows = self.watch.wait_for_rows(self.settings.collect_for, is_enough).await;
+        if has_rows && self.backlog() >= MANY_ROWS {
+            self.watch.wait_for_rows(self.settings.collect_many_for, is_enough).await;
+        }
+        has_rows
     }
 
     async fn read(&mut self) -> io::Result<Option<DecodedBatch<S::Row>>> {
@@ -214,7 +227,11 @@ fn decode<S: BatchSink>(sink: &S, batch: &Batch) -> DecodedBatch<S::Row> {
     for (number, bytes) in (batch.range.first..).zip(batch.shared_rows()) {
         match (sink.decode(&bytes), pieces.last_mut()) {
             (Some(row), Some(Piece::Rows { rows, .. })) => rows.push(row),
-            (Some(row), _) => pieces.push(Piece::Rows { first: number, rows: vec![row] }),
+            (Some(row), _) => {
+                let mut rows = Vec::with_capacity(usize::try_from(batch.range.end - number).unwrap_or(0));
+                rows.push(row);
+                pieces.push(Piece::Rows { first: number, rows });
+            }
             (None, _) => pieces.push(Piece::Undecodable { number, bytes: bytes.to_vec() }),
         }
     }

@@ -19,6 +19,7 @@ use crate::records::spool::{self, SpoolWriter};
 const QUICK: DrainSettings = DrainSettings {
     rows_max: 100,
     collect_for: Duration::ZERO,
+    collect_many_for: Duration::ZERO,
     backoff_min: Duration::from_millis(5),
     backoff_max: Duration::from_millis(20),
     call_timeout: Duration::from_secs(30),
@@ -183,4 +184,19 @@ async fn collected_rows_are_stored_together() {
     writer.close();
     drain.await.unwrap();
     assert_eq!(setup.sink.batches(), [100, 10]);
+}
+
+#[tokio::test]
+async fn many_rows_wait_for_more() {
+    let mut setup = Setup::new();
+    (setup.settings.rows_max, setup.settings.collect_many_for) = (20_000, Duration::from_mins(1));
+    let (mut writer, drain, stats) = setup.start();
+    append(&mut writer, numbered(1..MANY_ROWS));
+    wait_until(|| stats.rows_stored.get() == MANY_ROWS - 1).await;
+    append(&mut writer, numbered(0..MANY_ROWS));
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    append(&mut writer, numbered(MANY_ROWS..20_000));
+    writer.close();
+    drain.await.unwrap();
+    assert_eq!(setup.sink.batches(), [9_999, 20_000]);
 }
