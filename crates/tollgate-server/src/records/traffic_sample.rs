@@ -8,11 +8,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use hashbrown::DefaultHashBuilder;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tollgate::record::Record;
@@ -39,7 +40,7 @@ const EXAMPLES_MAX: usize = 10;
 #[derive(Default)]
 pub(crate) struct TrafficSample {
     /// Selects clients. Randomly keyed, so that clients cannot choose to be sampled.
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     /// How often the sample was halved. Written under the lock, read without it by most requests.
     halvings: AtomicU32,
     kept: Mutex<SampledRequests>,
