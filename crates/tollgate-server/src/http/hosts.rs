@@ -54,34 +54,45 @@ fn misdirected(field: &'static str, sent: &[u8], reason: &str) -> ApiError {
     ApiError::field(Code::MisdirectedRequest, field, format!("\"{shown}{cut}\" {reason}"))
 }
 
-/// HTTP/1.1 requires exactly one Host header with a valid value, HTTP/1.0 none; on HTTP/2 it must equal `:authority`.
-pub(crate) fn require_one_host(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+/// The Host header. HTTP/1.1 requires exactly one with a valid value, HTTP/1.0 none; on HTTP/2 it must equal `:authority`.
+pub(crate) fn require_one_host<'h>(
+    version: Version,
+    uri: &Uri,
+    headers: &'h HeaderMap,
+) -> Result<Option<&'h HeaderValue>, ApiError> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let invalid = |reason| Err(ApiError::field(Code::InvalidInput, "host", reason));
     let host = match (hosts.next(), hosts.next()) {
-        (Some(host), None) => host.as_bytes(),
-        (None, _) if version != Version::HTTP_11 => return Ok(()),
+        (Some(host), None) => host,
+        (None, _) if version != Version::HTTP_11 => return Ok(None),
         _ => return invalid("must be present exactly once"),
     };
-    if host_of(host).is_none() {
+    if host_of(host.as_bytes()).is_none() {
         return invalid("must be a host name or address, with an optional port");
     }
     match uri.authority().filter(|_| version == Version::HTTP_2) {
-        Some(authority) if !authority.as_str().as_bytes().eq_ignore_ascii_case(host) => {
+        Some(authority) if !authority.as_str().as_bytes().eq_ignore_ascii_case(host.as_bytes()) => {
             invalid("must equal :authority")
         }
-        _ => Ok(()),
+        _ => Ok(Some(host)),
     }
 }
 
 /// The host in `host` or `host:port`, IPv6 in brackets; `None` if it is neither.
 fn host_of(authority: &[u8]) -> Option<&str> {
-    let text = std::str::from_utf8(authority).ok()?;
-    let end = if text.starts_with('[') { text.find(']')? + 1 } else { text.find(':').unwrap_or(text.len()) };
-    let (host, port) = text.split_at(end);
-    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
-    let is_host = ipv6_of(host).is_some() || (!host.is_empty() && host.bytes().all(is_name_byte));
-    (is_host && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))).then_some(host)
+    let is_ipv6 = authority.first() == Some(&b'[');
+    let mut bytes = authority.iter();
+    let end = match bytes.position(|byte| *byte == if is_ipv6 { b']' } else { b':' }) {
+        Some(found) => found + usize::from(is_ipv6),
+        None if is_ipv6 => return None,
+        None => authority.len(),
+    };
+    let (host, port) = authority.split_at(end);
+    let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
+    let is_name = || !host.is_empty() && host.iter().copied().all(is_name_byte);
+    let has_valid_port = port.is_empty() || port.strip_prefix(b":").is_some_and(is_port);
+    let host = std::str::from_utf8(host).ok().filter(|_| has_valid_port)?;
+    (ipv6_of(host).is_some() || is_name()).then_some(host)
 }
 
 /// `reg-name` of RFC 3986.

@@ -57,7 +57,7 @@ fn answer(
         Err(error) => return response.with(Outcome::Failed(error), None),
     };
     let admitted = require_one_host(request.version(), request.uri(), request.headers())
-        .and_then(|()| require_own_host(&settings, route, &request))
+        .and_then(|_| require_own_host(&settings, route, &request))
         .and_then(|()| route.ok_or_else(|| unrouted(routes)));
     match admitted {
         Ok(route) => match enter(app, settings, route, request, (connection, address), request_id, access) {

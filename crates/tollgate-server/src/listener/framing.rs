@@ -4,6 +4,8 @@
 //! hyper takes lines that end in a bare LF, and a `Transfer-Encoding` beside a `Content-Length`, and does not show either to the
 //! service. A NUL in place of the line's last byte makes it refuse the request with 400 and close the connection.
 
+use memchr::memchr;
+
 /// Longer than any line that matters here: `content-length` with its value.
 const LINE_BYTES_MAX: usize = 64;
 
@@ -85,7 +87,7 @@ impl Framing {
 
     /// Takes bytes up to the end of a line; returns how many.
     fn take_line(&mut self, bytes: &mut [u8]) -> usize {
-        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let end = memchr(b'\n', bytes);
         let part = &bytes[..end.unwrap_or(bytes.len())];
         let kept = part.len().min(LINE_BYTES_MAX - self.line.len());
         self.line.extend_from_slice(&part[..kept]);
@@ -130,6 +132,10 @@ impl Framing {
 
     /// Reads a header field; returns whether it agrees with those before it.
     fn read_field(&mut self) -> bool {
+        // Most other fields differ in the first letter.
+        if !matches!(self.line.first().map(u8::to_ascii_lowercase), Some(b't' | b'c')) {
+            return true;
+        }
         let colon = self.line.iter().position(|byte| *byte == b':').unwrap_or(0);
         let (name, value) = self.line.split_at(colon);
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
