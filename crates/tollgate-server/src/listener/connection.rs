@@ -281,6 +281,8 @@ struct Watch<'c> {
     finish_at: Option<Instant>,
     /// Whether a change of stage wakes this task. Registered once per stage, not at each request.
     listening: bool,
+    /// Whether the timer wakes this task. Polled once per deadline, not at each request.
+    is_timer_armed: bool,
 }
 
 /// Responses that wait for the client.
@@ -305,6 +307,7 @@ impl<'c> Watch<'c> {
             stage: Stage::Running,
             finish_at: None,
             listening: false,
+            is_timer_armed: false,
         }
     }
 
@@ -338,12 +341,16 @@ impl<'c> Watch<'c> {
             return Step::End(End::Unread(self.activity.unsent()));
         }
         if self.deadline() < timer.deadline() {
-            timer.as_mut().reset(self.deadline());
+            self.set(timer.as_mut());
         }
-        while timer.as_mut().poll(cx).is_ready() {
+        while !self.is_timer_armed || timer.is_elapsed() {
+            if timer.as_mut().poll(cx).is_pending() {
+                self.is_timer_armed = true;
+                break;
+            }
             let now = Instant::now();
             if self.finish_at.take_if(|finish_at| *finish_at <= now).is_some() {
-                timer.as_mut().reset(self.deadline());
+                self.set(timer.as_mut());
                 return Step::Finish;
             }
             if self.has_stalled(now) {
@@ -355,9 +362,15 @@ impl<'c> Watch<'c> {
                 let closing = self.phase == Phase::Closing;
                 return Step::End(if closing { End::Closed(None) } else { End::TimedOut(self.phase) });
             }
-            timer.as_mut().reset(self.deadline());
+            self.set(timer.as_mut());
         }
         Step::Wait
+    }
+
+    /// Sets the timer, which must be polled then.
+    fn set(&mut self, timer: Pin<&mut Sleep>) {
+        timer.reset(self.deadline());
+        self.is_timer_armed = false;
     }
 
     /// Registers before it reads the stage, so that no change is missed.
@@ -383,7 +396,11 @@ impl<'c> Watch<'c> {
     fn follow_phase(&mut self) {
         let (phase, requests) = (self.activity.phase(), self.activity.requests());
         if (phase, requests) != (self.phase, self.requests) {
-            (self.phase, self.requests, self.since) = (phase, requests, Instant::now());
+            (self.phase, self.requests) = (phase, requests);
+            // Serving is not timed.
+            if phase != Phase::Serving {
+                self.since = Instant::now();
+            }
         }
     }
 
