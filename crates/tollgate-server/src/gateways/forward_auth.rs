@@ -106,7 +106,7 @@ async fn decide_original(
         None => None,
     };
     let login = login.as_ref().map(|(endpoint, body)| (*endpoint, &**body));
-    let identity = policy.identify(&request, login, call.app.now())?;
+    let identity = policy.identify(&request, login, call.app.clock())?;
     let decided = decide(call, &identity.check(&request), &mut Warnings::default()).await;
     decided.map_err(|error| of_client(error, &call.settings.profiles))
 }

@@ -16,6 +16,7 @@ use crate::auth::jwt::{JwtError, JwtVerifier, VerifiedToken};
 use crate::auth::throttle::AuthThrottle;
 use crate::check::request::{CheckRequest, SentIp};
 use crate::config::settings::{ClientIdSettings, InvalidToken, LoginEndpoint};
+use crate::runtime::clock::Clock;
 
 /// A request of a client. The reverse proxy has the request itself, forward-auth a description of it.
 #[derive(Copy, Clone)]
@@ -93,10 +94,10 @@ impl<'s> IdentityPolicy<'s> {
         &self,
         request: &ClientRequest<'r>,
         login: Option<(&LoginEndpoint, &[u8])>,
-        now: Timestamp,
+        clock: Clock,
     ) -> Result<Identity<'r>, IdentityError> {
         Ok(Identity {
-            token: self.verified_token(request, now)?,
+            token: self.verified_token(request, clock)?,
             api_key: self.api_key(request.headers)?,
             login: login.map(|(endpoint, body)| login_name(endpoint, request.headers, body)).transpose()?,
         })
@@ -105,7 +106,7 @@ impl<'s> IdentityPolicy<'s> {
     fn verified_token(
         &self,
         request: &ClientRequest<'_>,
-        now: Timestamp,
+        clock: Clock,
     ) -> Result<Option<VerifiedToken>, IdentityError> {
         let Some(verifier) = self.jwt else { return Ok(None) };
         let Some(value) = single(request.headers, &header::AUTHORIZATION)? else { return Ok(None) };
@@ -114,7 +115,7 @@ impl<'s> IdentityPolicy<'s> {
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Ok(None);
         }
-        match self.verify(verifier, token.trim(), request.address, now) {
+        match self.verify(verifier, token.trim(), request.address, clock.now()) {
             Ok(token) => Ok(Some(token)),
             Err(_) if !self.rejects_invalid_tokens => Ok(None),
             Err(JwtError::Throttled { wait }) => Err(IdentityError::TooManyInvalidTokens { wait }),
@@ -188,26 +189,6 @@ impl Identity<'_> {
     }
 }
 
-/// An address as text. IPv4 without the machinery of `fmt`, which is a measurable part of a request.
-pub(super) fn address_text(address: IpAddr) -> String {
-    let IpAddr::V4(address) = address else { return address.to_string() };
-    let mut text = String::with_capacity("255.255.255.255".len());
-    for (index, octet) in address.octets().into_iter().enumerate() {
-        if index > 0 {
-            text.push('.');
-        }
-        let digit = |value: u8| char::from(b'0' + value % 10);
-        if octet >= 100 {
-            text.push(digit(octet / 100));
-        }
-        if octet >= 10 {
-            text.push(digit(octet / 10));
-        }
-        text.push(digit(octet));
-    }
-    text
-}
-
 /// The value of a header that may be present once. An empty one is absent: some gateways send it so.
 fn single<'h>(headers: &'h HeaderMap, name: &header::HeaderName) -> Result<Option<&'h str>, IdentityError> {
     let mut values = headers.get_all(name).iter().map(HeaderValue::to_str);
@@ -224,6 +205,7 @@ fn single<'h>(headers: &'h HeaderMap, name: &header::HeaderName) -> Result<Optio
 mod tests {
     use std::net::Ipv4Addr;
     use std::sync::Arc;
+    use std::time::{Duration, SystemTime};
 
     use jsonwebtoken::{Algorithm, EncodingKey, Header};
     use serde_json::json;
@@ -255,7 +237,8 @@ mod tests {
         let policy = IdentityPolicy { client_ids, jwt, rejects_invalid_tokens, throttle: &throttle };
         let headers = headers(fields);
         let request = ClientRequest { method: "GET", path: "/a", headers: &headers, address: ADDRESS };
-        let identity = policy.identify(&request, None, NOW).map_err(|error| error.to_string())?;
+        let clock = Clock::anchored(SystemTime::UNIX_EPOCH + Duration::from_micros(NOW.as_micros()));
+        let identity = policy.identify(&request, None, clock).map_err(|error| error.to_string())?;
         let check = identity.check(&request);
         assert_eq!((check.tenant, check.tier, check.from_client), (None, None, true));
         let name = check.user_id.or(check.api_key).map(str::to_owned);

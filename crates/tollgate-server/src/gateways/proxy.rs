@@ -36,7 +36,6 @@ use tollgate::{Answer, Decision, Endpoint};
 use self::access_log::AccessLog;
 use self::body::RequestBody;
 use self::forward::Forwarded;
-use self::headers::host_of;
 use self::refusal::{Form, Refusal};
 use self::routes::{Route, RouteTable};
 use super::forward_auth::of_client;
@@ -89,7 +88,10 @@ impl HttpService for ProxyService {
         let (service, connection) = (self.clone(), Arc::clone(connection));
         // Lent to every step: an async function holds two copies of a request that it takes by value.
         let mut request = request.map(RequestBody::Received);
-        Box::pin(async move { service.serve(&mut request, &connection).await })
+        // Allocated first, so that the future, of several kilobytes, is made in place and not copied.
+        let place = Box::new_uninit();
+        let serving = Box::write(place, async move { service.serve(&mut request, &connection).await });
+        Box::into_pin(serving)
     }
 }
 
@@ -247,8 +249,8 @@ impl ProxyService {
             let message = "CONNECT is not supported";
             return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message));
         }
-        require_one_host(request.version(), uri, request.headers())?;
-        let host = host_of(request.headers(), uri);
+        let host = require_one_host(request.version(), uri, request.headers())?.cloned();
+        let host = host.or_else(|| HeaderValue::from_str(uri.authority()?.as_str()).ok());
         // HTTP/1 servers differ in which of the two they use.
         let differs = |authority: &Authority| {
             host.as_ref()
@@ -289,7 +291,7 @@ impl ProxyService {
             headers: request.headers(),
             address: arrival.address,
         };
-        let identity = policy.identify(&request, name, self.app.now()).map_err(ApiError::from)?;
+        let identity = policy.identify(&request, name, self.app.clock()).map_err(ApiError::from)?;
         let (caller, request_id) = (Caller::anonymous(), Some(arrival.request_id.as_str()));
         let checker = self.app.checker(&caller, arrival.settings, request_id).map_err(ApiError::from)?;
         let mut warnings = Warnings::default();

@@ -4,11 +4,12 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
@@ -32,13 +33,26 @@ pub struct ConnectionInfo {
     pub is_tls: bool,
     /// Keeps the connection counted as open while an upgraded connection holds this.
     pub(super) alive: Option<mpsc::Sender<()>>,
+    source_header: OnceLock<HeaderValue>,
 }
 
 impl ConnectionInfo {
     /// A connection without a proxy.
     pub fn direct(peer: SocketAddr) -> Self {
-        ConnectionInfo { peer, source: peer, certificate: None, is_tls: false, alive: None }
+        let source_header = OnceLock::new();
+        ConnectionInfo { peer, source: peer, certificate: None, is_tls: false, alive: None, source_header }
     }
+
+    /// The address of `source` for a header, made once.
+    pub(crate) fn source_header(&self) -> &HeaderValue {
+        self.source_header.get_or_init(|| address_header(self.source.ip().to_canonical()))
+    }
+}
+
+/// An address as the value of a header.
+pub(crate) fn address_header(ip: IpAddr) -> HeaderValue {
+    // An address has only characters of a header value.
+    HeaderValue::from_maybe_shared(Bytes::from(ip.to_string())).unwrap_or(HeaderValue::from_static("unknown"))
 }
 
 /// Responds to requests.

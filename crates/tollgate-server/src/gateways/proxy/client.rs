@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
 use http::{Response, Uri};
@@ -24,7 +24,6 @@ use super::pool::{IDLE_CONNECTION_TIMEOUT, Outgoing, Pool, ReceivedBody};
 use crate::config::settings::{
     UpstreamTimeouts, UpstreamTlsSettings, UpstreamUrl, client_config, system_roots,
 };
-use crate::listener::write_at_once;
 
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
@@ -132,9 +131,13 @@ impl UpstreamClient {
 
     /// Sends a request, with a path as its target, and waits for the head of the response. The time for it starts when the body has
     /// been sent.
-    pub(super) async fn send(&self, request: Outgoing<'_>) -> Result<Response<ReceivedBody>, SendError> {
+    pub(super) async fn send(
+        &self,
+        request: Outgoing<'_>,
+        now: Instant,
+    ) -> Result<Response<ReceivedBody>, SendError> {
         match &self.protocol {
-            Protocol::Http1(pool) => pool.send(request).await,
+            Protocol::Http1(pool) => pool.send(request, now.into()).await,
             Protocol::Http2(client) => Box::pin(client.send(request)).await,
         }
     }
@@ -347,11 +350,6 @@ impl Write for CountedStream {
         cx: &mut Context<'_>,
         slices: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
-        self.in_time(cx, |mut stream, cx| {
-            match write_at_once(slices, |bytes| stream.as_mut().poll_write(cx, bytes)) {
-                Some(written) => written,
-                None => stream.poll_write_vectored(cx, slices),
-            }
-        })
+        self.in_time(cx, |stream, cx| stream.poll_write_vectored(cx, slices))
     }
 }

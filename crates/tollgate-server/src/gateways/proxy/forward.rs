@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use http::header::{EXPECT, HOST, HeaderValue};
+use http::header::{EXPECT, HOST, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt;
@@ -22,7 +22,7 @@ use super::upstream::{InFlight, Upstream};
 use super::{Arrival, Target};
 use crate::config::settings::HostHeader;
 use crate::http::request_id::REQUEST_ID;
-use crate::listener::Payload;
+use crate::listener::{Payload, address_header};
 
 /// Forwards one request.
 pub(super) struct Forwarded<'a> {
@@ -37,7 +37,7 @@ struct Upgrade {
     client: OnUpgrade,
 }
 
-impl Forwarded<'_> {
+impl<'a> Forwarded<'a> {
     /// Forwards a request and returns the response of the upstream.
     pub(super) async fn send(
         &self,
@@ -67,14 +67,16 @@ impl Forwarded<'_> {
         })?;
         // Answered by this node when it reads the body.
         fields.remove(EXPECT);
+        let peer = connection.source_header();
+        let is_client = connection.source.ip().to_canonical() == *address;
         let hop = Hop {
-            peer: connection.source.ip().to_canonical(),
-            client: *address,
+            peer: peer.clone(),
+            client: if is_client { peer.clone() } else { address_header(*address) },
             is_trusted: settings.client_address.trusts(connection.peer.ip()),
             is_tls: connection.is_tls,
             host: self.target.host.as_ref(),
         };
-        headers::set_forwarded(fields, &hop);
+        headers::set_forwarded(fields, hop);
         fields.insert(REQUEST_ID, request_id.header());
         if let Some(upgrade) = upgrade {
             headers::request_upgrade(fields, upgrade.protocol.clone());
@@ -90,13 +92,14 @@ impl Forwarded<'_> {
         &self,
         request: &mut Request<RequestBody>,
         started: Instant,
-    ) -> Result<(Arc<Upstream>, InFlight, Response<ReceivedBody>), SendError> {
-        let group = &self.route.group;
+    ) -> Result<(&'a Upstream, InFlight, Response<ReceivedBody>), SendError> {
+        let route: &'a Route = self.route;
+        let group = &route.group;
         let first = group.pick(None, started).ok_or_else(|| SendError::Connect("no upstream".to_owned()))?;
-        let again = again(request);
+        let copy = RequestCopy::of(request);
         let is_idempotent = is_idempotent(request.method());
-        let error = match self.send_to(first, &mut Some(std::mem::take(request))).await {
-            Ok((in_flight, response)) => return Ok((Arc::clone(first), in_flight, response)),
+        let error = match self.send_to(first, &mut Some(std::mem::take(request)), started).await {
+            Ok((in_flight, response)) => return Ok((first, in_flight, response)),
             Err(error) => error,
         };
         let may_repeat = match error {
@@ -104,18 +107,21 @@ impl Forwarded<'_> {
             SendError::Closed => is_idempotent,
             _ => false,
         };
-        let Some(request) = again.filter(|_| may_repeat) else { return Err(error) };
-        let Some(second) = group.pick(Some(first), Instant::now()) else { return Err(error) };
+        let Some(copy) = copy.filter(|_| may_repeat) else { return Err(error) };
+        let now = Instant::now();
+        let Some(second) = group.pick(Some(first), now) else { return Err(error) };
         debug!(upstream = %first.url, %error, again = %second.url, "sending a request again");
         first.stats.retries.fetch_add(1, Ordering::Relaxed);
-        let (in_flight, response) = Box::pin(self.send_to(second, &mut Some(*request))).await?;
-        Ok((Arc::clone(second), in_flight, response))
+        let (in_flight, response) =
+            Box::pin(self.send_to(second, &mut Some(copy.into_request()), now)).await?;
+        Ok((second, in_flight, response))
     }
 
     async fn send_to(
         &self,
         upstream: &Arc<Upstream>,
         request: Outgoing<'_>,
+        now: Instant,
     ) -> Result<(InFlight, Response<ReceivedBody>), SendError> {
         if let Some(request) = request {
             match self.host_header(upstream) {
@@ -124,7 +130,7 @@ impl Forwarded<'_> {
             }
         }
         let in_flight = InFlight::begin(upstream);
-        let sent = upstream.client.send(request).await;
+        let sent = upstream.client.send(request, now).await;
         if let Err(error) = &sent {
             note_failure(upstream, error);
         }
@@ -137,7 +143,7 @@ impl Forwarded<'_> {
             return None;
         }
         let of_client = self.target.host.clone().filter(|_| self.route.host == HostHeader::Preserve);
-        of_client.or_else(|| HeaderValue::from_str(upstream.url.authority.as_str()).ok())
+        of_client.or_else(|| upstream.host.clone())
     }
 
     /// The response to the client.
@@ -174,13 +180,33 @@ impl Forwarded<'_> {
     }
 }
 
-/// The same request once more, if its body is at hand.
-fn again(request: &Request<RequestBody>) -> Option<Box<Request<RequestBody>>> {
-    let mut again = Box::new(Request::new(request.body().again()?));
-    request.method().clone_into(again.method_mut());
-    request.uri().clone_into(again.uri_mut());
-    request.headers().clone_into(again.headers_mut());
-    Some(again)
+/// What a request that is sent again is made of. Most never are, so it is cheaper to copy than a `HeaderMap`.
+struct RequestCopy {
+    method: Method,
+    uri: Uri,
+    fields: Vec<(HeaderName, HeaderValue)>,
+    body: RequestBody,
+}
+
+impl RequestCopy {
+    /// A copy of a request whose body is at hand.
+    fn of(request: &Request<RequestBody>) -> Option<Self> {
+        let body = request.body().again()?;
+        let headers = request.headers();
+        let mut fields = Vec::with_capacity(headers.len());
+        fields.extend(headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+        Some(RequestCopy { method: request.method().clone(), uri: request.uri().clone(), fields, body })
+    }
+
+    fn into_request(self) -> Request<RequestBody> {
+        let mut request = Request::new(self.body);
+        *request.method_mut() = self.method;
+        *request.uri_mut() = self.uri;
+        for (name, value) in self.fields {
+            request.headers_mut().append(name, value);
+        }
+        request
+    }
 }
 
 /// Methods that have the same effect once and twice (RFC 9110, 9.2.2).

@@ -1,15 +1,11 @@
 //! Headers on their way through the proxy: what ends here, what is added, and what a client must not set.
 
-use std::net::IpAddr;
-
-use bytes::Bytes;
 use http::header::{
-    CONNECTION, HOST, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
-use http::{HeaderMap, HeaderValue, Uri};
+use http::{HeaderMap, HeaderValue};
 use tollgate::headers::HeaderProfile;
 
-use super::super::identify::address_text;
 use crate::http::request_id::REQUEST_ID;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -59,9 +55,9 @@ pub(super) struct ConnectionNamesEndToEnd(pub(super) Box<str>);
 
 /// How the client is connected.
 pub(super) struct Hop<'a> {
-    pub(super) peer: IpAddr,
+    pub(super) peer: HeaderValue,
     /// The client, by `identity.client_address`.
-    pub(super) client: IpAddr,
+    pub(super) client: HeaderValue,
     /// Whether the forwarding headers of the peer are believed.
     pub(super) is_trusted: bool,
     pub(super) is_tls: bool,
@@ -97,12 +93,12 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) -> Result<(), Connectio
 /// Removes the headers of a connection from a response.
 pub(super) fn remove_hop_by_hop_of_response(headers: &mut HeaderMap) {
     let present = HopByHop::of(headers);
-    let named: Vec<HeaderName> = present
-        .values(headers, &CONNECTION)
-        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .filter_map(|option| named_header(option.trim_ascii()))
-        .filter(|name| !END_TO_END.contains(&name.as_str()))
-        .collect();
+    let mut named: Vec<HeaderName> = Vec::new();
+    for value in present.values(headers, &CONNECTION) {
+        let options = value.as_bytes().split(|byte| *byte == b',');
+        let listed = options.filter_map(|option| named_header(option.trim_ascii()));
+        named.extend(listed.filter(|name| !END_TO_END.contains(&name.as_str())));
+    }
     present.remove_from(headers, &named);
 }
 
@@ -173,10 +169,9 @@ pub(super) fn request_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
 }
 
 /// Sets the forwarding headers. Those of a peer that is not trusted are replaced, those of a trusted proxy continued.
-pub(super) fn set_forwarded(headers: &mut HeaderMap, hop: &Hop<'_>) {
+pub(super) fn set_forwarded(headers: &mut HeaderMap, hop: Hop<'_>) {
     remove_aliases(headers);
-    let peer = text(hop.peer);
-    let client = if hop.client == hop.peer { peer.clone() } else { text(hop.client) };
+    let Hop { peer, client, .. } = hop;
     let proto = HeaderValue::from_static(if hop.is_tls { "https" } else { "http" });
     headers.reserve(SET_BY_PROXY.len());
     if hop.is_trusted {
@@ -226,22 +221,14 @@ fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
     (!values.is_empty()).then(|| values.join(&b", "[..]))
 }
 
-fn text(ip: IpAddr) -> HeaderValue {
-    // An address has only characters of a header value.
-    HeaderValue::from_maybe_shared(Bytes::from(address_text(ip)))
-        .unwrap_or(HeaderValue::from_static("unknown"))
-}
-
-/// The host of a request: `Host`, or `:authority` of HTTP/2.
-pub(super) fn host_of(headers: &HeaderMap, uri: &Uri) -> Option<HeaderValue> {
-    let authority = || HeaderValue::from_str(uri.authority()?.as_str()).ok();
-    headers.get(HOST).cloned().or_else(authority)
-}
-
 /// Removes the headers of a response that only tollgate may set.
 pub(super) fn remove_rate_limit_headers(headers: &mut HeaderMap, profiles: &[HeaderProfile]) {
     let fields = || profiles.iter().flat_map(|profile| profile.fields());
-    let is_field = |name: &&HeaderName| fields().any(|field| field.as_str() == name.as_str());
+    let is_field = |name: &&HeaderName| {
+        let name = name.as_str();
+        // Most other names differ in the first letter.
+        name.starts_with(['x', 'r']) && fields().any(|field| field.as_str() == name)
+    };
     while let Some(name) = headers.keys().find(is_field).cloned() {
         headers.remove(name);
     }

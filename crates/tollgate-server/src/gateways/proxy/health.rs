@@ -79,7 +79,8 @@ async fn check(upstream: Arc<Upstream>, health: HealthCheckSettings) {
 
 async fn probe(upstream: &Upstream, health: &HealthCheckSettings) -> Result<(), String> {
     let request = request(upstream, &health.path).map_err(|error| error.to_string())?;
-    let sent = tokio::time::timeout(health.timeout, upstream.client.send(&mut Some(request))).await;
+    let sent =
+        tokio::time::timeout(health.timeout, upstream.client.send(&mut Some(request), Instant::now())).await;
     let response = sent.map_err(|_| format!("no response in {:?}", health.timeout))?;
     let status = response.map_err(|error| error.to_string())?.status();
     if status.as_u16() < 400 { Ok(()) } else { Err(format!("status {}", status.as_u16())) }

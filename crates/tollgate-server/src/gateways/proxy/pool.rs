@@ -1,8 +1,8 @@
 //! Pooled HTTP/1.1 connections to one upstream.
 //!
 //! hyper's connection is a future that somebody must poll. Here the request that uses a connection does, instead of a task per
-//! connection: requests and responses then pass without wake-ups between tasks. Nobody polls the idle ones, so they are checked when
-//! they are taken, and by a sweep.
+//! connection: requests and responses then pass without wake-ups between tasks. Nobody polls the idle ones: that one has
+//! closed shows before anything of the next request is written, and in a sweep.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -61,13 +61,17 @@ impl Pool {
     pub(super) async fn send(
         self: &Arc<Self>,
         request: Outgoing<'_>,
+        mut now: Instant,
     ) -> Result<Response<ReceivedBody>, SendError> {
         loop {
-            let (mut connection, is_reused) = match self.take() {
-                Some(connection) => (connection, true),
-                None => (Box::pin(self.connect()).await?, false),
+            let (mut connection, is_reused) = if let Some(connection) = self.take() {
+                (connection, true)
+            } else {
+                let connection = Box::pin(self.connect()).await?;
+                now = Instant::now();
+                (connection, false)
             };
-            match connection.exchange(request, self.response_timeout).await {
+            match connection.exchange(request, now, self.response_timeout).await {
                 Ok(response) => return Ok(self.received(response, connection)),
                 Err(_) if is_reused && request.is_some() => {}
                 Err(_) if request.is_some() => return Err(SendError::Connect("closed at once".to_owned())),
@@ -76,14 +80,9 @@ impl Pool {
         }
     }
 
-    /// An idle connection that is still open.
+    /// An idle connection. Whether it is still open shows when it is polled with a request.
     fn take(&self) -> Option<Connection> {
-        loop {
-            let mut connection = self.idle.lock().pop()?.connection;
-            if connection.is_usable() {
-                return Some(connection);
-            }
-        }
+        self.idle.lock().pop().map(|idle| idle.connection)
     }
 
     /// Takes back a connection whose response is complete.
@@ -102,7 +101,9 @@ impl Pool {
         let mut connector = self.connector.clone();
         poll_fn(|cx| connector.poll_ready(cx)).await.map_err(|error| connect_error(&*error))?;
         let stream = connector.call(self.origin.clone()).await.map_err(|error| connect_error(&*error))?;
-        let (sender, driver) = http1::handshake(stream).await.map_err(|error| connect_error(&error))?;
+        // Most requests are a head and little else: copied into one buffer they cost less than a list of slices.
+        let handshake = http1::Builder::new().writev(false).handshake(stream).await;
+        let (sender, driver) = handshake.map_err(|error| connect_error(&error))?;
         if !self.is_swept.swap(true, Ordering::Relaxed) {
             let pool = Arc::downgrade(self);
             tokio::spawn(async move {
@@ -157,7 +158,7 @@ struct Connection {
     sender: SendRequest<RequestBody>,
     /// Absent once the connection has ended.
     driver: Option<Driver>,
-    /// Kept between requests: moving a timer to a later time is cheap, making one is not.
+    /// Kept between requests, and moved to a later time only when it fires.
     timer: Pin<Box<Sleep>>,
 }
 
@@ -176,6 +177,7 @@ impl Connection {
     async fn exchange(
         &mut self,
         outgoing: Outgoing<'_>,
+        now: Instant,
         timeout: Duration,
     ) -> Result<Response<Incoming>, SendError> {
         let Some(request) = outgoing.take() else { return Err(SendError::Closed) };
@@ -183,15 +185,17 @@ impl Connection {
         // Only this connection completes it, and that is polled first. Were it woken too, the task would run once more for nothing.
         // Without a budget, because one that is used up would need that waker.
         let mut response = pin!(tokio::task::unconstrained(self.sender.try_send_request(request)));
-        self.timer.as_mut().reset(Instant::now() + timeout);
         let received = poll_fn(|cx| {
             self.driver.take_if(|driver| driver.as_mut().poll(cx).is_ready());
             if let Poll::Ready(received) = response.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 return Poll::Ready(Some(received));
             }
-            // The time starts when the body has been sent.
             while self.timer.as_mut().poll(cx).is_ready() {
-                let until = progress.as_ref().and_then(|progress| progress.stalls_at(timeout));
+                let until = match &progress {
+                    // The time starts when the body has been sent.
+                    Some(progress) => progress.stalls_at(timeout),
+                    None => Some(now + timeout).filter(|until| *until > Instant::now()),
+                };
                 let Some(until) = until else { return Poll::Ready(None) };
                 self.timer.as_mut().reset(until);
             }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use http::HeaderValue;
 use parking_lot::Mutex;
 
 use super::client::{ConnectionCounts, UpstreamClient};
@@ -17,6 +18,8 @@ const EJECTED_FOR: Duration = Duration::from_secs(10);
 /// One server.
 pub(crate) struct Upstream {
     pub(crate) url: UpstreamUrl,
+    /// The authority of the URL.
+    pub(super) host: Option<HeaderValue>,
     pub(super) client: UpstreamClient,
     pub(crate) stats: UpstreamStats,
     health: Mutex<Health>,
@@ -67,6 +70,7 @@ pub(crate) struct UpstreamState {
 impl Upstream {
     pub(super) fn new(url: UpstreamUrl, client: UpstreamClient) -> Self {
         Upstream {
+            host: HeaderValue::from_str(url.authority.as_str()).ok(),
             url,
             client,
             stats: UpstreamStats::default(),
