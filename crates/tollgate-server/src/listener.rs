@@ -38,6 +38,7 @@ use self::limits::{ConnectionLimits, ConnectionPermit};
 pub use self::payload::{Payload, StreamAborted};
 pub(crate) use self::service::address_header;
 pub use self::service::{ConnectionInfo, HttpService};
+pub(crate) use self::tcp::write_at_once;
 use crate::config::settings::ServerSettings;
 
 /// The pause after a failed accept, for lack of file descriptors or memory.

@@ -18,6 +18,7 @@ use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, mpsc};
+use tokio::task::coop;
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
@@ -341,16 +342,17 @@ impl<'c> Watch<'c> {
             return Step::End(End::Unread(self.activity.unsent()));
         }
         if self.deadline() < timer.deadline() {
-            self.set(timer.as_mut());
+            self.reset_timer(timer.as_mut());
         }
         while !self.is_timer_armed || timer.is_elapsed() {
             if timer.as_mut().poll(cx).is_pending() {
-                self.is_timer_armed = true;
+                // Without budget the timer was not looked at.
+                self.is_timer_armed = coop::has_budget_remaining();
                 break;
             }
             let now = Instant::now();
             if self.finish_at.take_if(|finish_at| *finish_at <= now).is_some() {
-                self.set(timer.as_mut());
+                self.reset_timer(timer.as_mut());
                 return Step::Finish;
             }
             if self.has_stalled(now) {
@@ -362,13 +364,13 @@ impl<'c> Watch<'c> {
                 let closing = self.phase == Phase::Closing;
                 return Step::End(if closing { End::Closed(None) } else { End::TimedOut(self.phase) });
             }
-            self.set(timer.as_mut());
+            self.reset_timer(timer.as_mut());
         }
         Step::Wait
     }
 
-    /// Sets the timer, which must be polled then.
-    fn set(&mut self, timer: Pin<&mut Sleep>) {
+    /// Resets the timer; it must be polled again.
+    fn reset_timer(&mut self, timer: Pin<&mut Sleep>) {
         timer.reset(self.deadline());
         self.is_timer_armed = false;
     }

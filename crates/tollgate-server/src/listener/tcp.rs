@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 const JOINED_BYTES_MAX: usize = 2 * 1024;
 
 /// Calls `write` with all bytes of the slices, if they are in one slice or few enough to be copied.
-fn write_at_once<T>(slices: &[io::IoSlice<'_>], write: impl FnOnce(&[u8]) -> T) -> Option<T> {
+pub(crate) fn write_at_once<T>(slices: &[io::IoSlice<'_>], write: impl FnOnce(&[u8]) -> T) -> Option<T> {
     if let [bytes] = slices {
         return Some(write(bytes));
     }

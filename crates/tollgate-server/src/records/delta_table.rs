@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::row_buffer::Rows;
 
-/// Memory for the fields of a key that a table keeps after it forgot them.
+/// Bytes per key that a cleared table keeps allocated.
 const KEPT_BYTES_PER_KEY: usize = 64;
 
 /// A hash that stands for a key. Only the first half chooses the place in a table.
@@ -39,7 +39,7 @@ pub(crate) struct DeltaKey<M, W> {
 /// The counts since the last flush.
 pub(crate) struct DeltaTable<C> {
     shards: Box<[Mutex<Shard<C>>]>,
-    /// Entries of a shard at most.
+    /// Entries of a shard in one minute at most.
     entries_max: usize,
     /// Requests that were not counted because the table was full.
     dropped: AtomicU64,
@@ -196,7 +196,7 @@ impl<C: Counts> MinuteTable<C> {
         Some(&mut entry.counts)
     }
 
-    /// Takes the counts. Keeps the keys, up to `keys_max`, unless all are idle: the minute is over.
+    /// Takes the counts. Keeps the keys, up to `keys_max`, unless all are idle: the minute has ended, or nobody sends requests.
     fn take(&mut self, keys_max: usize, each: &mut impl FnMut(u64, &[u8], &C::Taken)) {
         let mut is_idle = true;
         for entry in &mut self.entries {

@@ -30,8 +30,8 @@ pub(crate) use self::stats::DrainStats;
 use super::spool::{Batch, SpoolReader, SpoolStats, SpoolWatch};
 
 /// A batch is not larger, whatever its rows are.
-const BATCH_BYTES_MAX: usize = 16 << 20;
-/// Rows that are worth waiting for more of them.
+const BATCH_BYTES_MAX: usize = 32 << 20;
+/// With this many rows waiting, it pays to collect more.
 const MANY_ROWS: u64 = 10_000;
 /// Attempts to read a segment before it is given up.
 const READ_ATTEMPTS: u32 = 10;
@@ -45,7 +45,7 @@ pub(crate) struct DrainSettings {
     pub(crate) rows_max: usize,
     /// How long rows wait for others to be stored with. Aggregates of one minute then become one row.
     pub(crate) collect_for: Duration,
-    /// How much longer they wait if they are [`MANY_ROWS`]: most are of the same minutes as those that follow.
+    /// Extra wait once [`MANY_ROWS`] are waiting: later rows mostly merge with them.
     pub(crate) collect_many_for: Duration,
     /// The pause after a failed call, doubled up to `backoff_max`.
     pub(crate) backoff_min: Duration,
@@ -228,7 +228,8 @@ fn decode<S: BatchSink>(sink: &S, batch: &Batch) -> DecodedBatch<S::Row> {
         match (sink.decode(&bytes), pieces.last_mut()) {
             (Some(row), Some(Piece::Rows { rows, .. })) => rows.push(row),
             (Some(row), _) => {
-                let mut rows = Vec::with_capacity(usize::try_from(batch.range.end - number).unwrap_or(0));
+                let expected = if pieces.is_empty() { batch.range.end - number } else { 1 };
+                let mut rows = Vec::with_capacity(usize::try_from(expected).unwrap_or(1));
                 rows.push(row);
                 pieces.push(Piece::Rows { first: number, rows });
             }

@@ -62,7 +62,7 @@ impl Rows {
         self.count += 1;
     }
 
-    /// The row that begins there.
+    /// The row at `start`.
     pub(crate) fn at(&self, start: u32) -> &[u8] {
         split_row(&self.bytes[start as usize..]).map_or(&[], |(row, _)| row)
     }

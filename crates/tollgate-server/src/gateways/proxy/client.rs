@@ -24,6 +24,7 @@ use super::pool::{IDLE_CONNECTION_TIMEOUT, Outgoing, Pool, ReceivedBody};
 use crate::config::settings::{
     UpstreamTimeouts, UpstreamTlsSettings, UpstreamUrl, client_config, system_roots,
 };
+use crate::listener::write_at_once;
 
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
@@ -350,6 +351,11 @@ impl Write for CountedStream {
         cx: &mut Context<'_>,
         slices: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
-        self.in_time(cx, |stream, cx| stream.poll_write_vectored(cx, slices))
+        self.in_time(cx, |mut stream, cx| {
+            match write_at_once(slices, |bytes| stream.as_mut().poll_write(cx, bytes)) {
+                Some(written) => written,
+                None => stream.poll_write_vectored(cx, slices),
+            }
+        })
     }
 }

@@ -180,7 +180,7 @@ impl<'a> Forwarded<'a> {
     }
 }
 
-/// What a request that is sent again is made of. Most never are, so it is cheaper to copy than a `HeaderMap`.
+/// A copy for a retry. Retries are rare, so it is kept cheaper than a clone of the `HeaderMap`.
 struct RequestCopy {
     method: Method,
     uri: Uri,

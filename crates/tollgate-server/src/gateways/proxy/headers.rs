@@ -243,4 +243,18 @@ mod tests {
         let lengths = HOP_BY_HOP.iter().fold(0, |lengths, name| lengths | 1 << name.as_str().len());
         assert_eq!(lengths, HOP_BY_HOP_LENGTHS);
     }
+
+    #[test]
+    fn rate_limit_headers_of_upstreams_are_removed() {
+        for profile in HeaderProfile::ALL {
+            for field in profile.fields() {
+                let mut headers = HeaderMap::new();
+                for name in [field.as_str(), "x-other", "etag"] {
+                    headers.insert(HeaderName::from_static(name), HeaderValue::from_static("1"));
+                }
+                remove_rate_limit_headers(&mut headers, &[profile]);
+                assert!(!headers.contains_key(field.as_str()) && headers.len() == 2, "{field:?}");
+            }
+        }
+    }
 }

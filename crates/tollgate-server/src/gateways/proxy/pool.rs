@@ -1,8 +1,8 @@
 //! Pooled HTTP/1.1 connections to one upstream.
 //!
 //! hyper's connection is a future that somebody must poll. Here the request that uses a connection does, instead of a task per
-//! connection: requests and responses then pass without wake-ups between tasks. Nobody polls the idle ones: that one has
-//! closed shows before anything of the next request is written, and in a sweep.
+//! connection: requests and responses then pass without wake-ups between tasks. Nothing polls idle connections: a
+//! closed one is noticed by the sweep, or by the next request before any of it is written.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -101,9 +101,7 @@ impl Pool {
         let mut connector = self.connector.clone();
         poll_fn(|cx| connector.poll_ready(cx)).await.map_err(|error| connect_error(&*error))?;
         let stream = connector.call(self.origin.clone()).await.map_err(|error| connect_error(&*error))?;
-        // Most requests are a head and little else: copied into one buffer they cost less than a list of slices.
-        let handshake = http1::Builder::new().writev(false).handshake(stream).await;
-        let (sender, driver) = handshake.map_err(|error| connect_error(&error))?;
+        let (sender, driver) = http1::handshake(stream).await.map_err(|error| connect_error(&error))?;
         if !self.is_swept.swap(true, Ordering::Relaxed) {
             let pool = Arc::downgrade(self);
             tokio::spawn(async move {

@@ -3,7 +3,7 @@
 /// Rows per statement: below the 32,766 values of SQLite and the 65,535 of MySQL and PostgreSQL.
 const ROWS_MAX: usize = 512;
 
-/// Splits rows into powers of two. Statements then have few lengths, and the driver reuses those it has prepared.
+/// Splits rows into chunks whose lengths are powers of two. Statements then have few lengths, and the driver reuses those it has prepared.
 pub(super) fn chunks<T>(rows: &[T]) -> impl Iterator<Item = &[T]> {
     let mut rest = rows;
     std::iter::from_fn(move || {
