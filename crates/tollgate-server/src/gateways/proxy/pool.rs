@@ -140,8 +140,6 @@ impl Pool {
             connection.driver.take().map(tokio::spawn);
             return response.map(ReceivedBody::from);
         }
-        // What it registered to be woken by is polled by the body from now on.
-        connection.drive(&mut Context::from_waker(Waker::noop()));
         response.map(|body| ReceivedBody {
             body,
             is_read: false,
@@ -183,9 +181,22 @@ impl Connection {
         // Only this connection completes it, and that is polled first. Were it woken too, the task would run once more for nothing.
         // Without a budget, because one that is used up would need that waker.
         let mut response = pin!(tokio::task::unconstrained(self.sender.try_send_request(request)));
+        let mut is_sent = false;
         let received = poll_fn(|cx| {
-            self.driver.take_if(|driver| driver.as_mut().poll(cx).is_ready());
-            if let Poll::Ready(received) = response.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            let mut poll = |cx: &mut Context<'_>| {
+                self.driver.take_if(|driver| driver.as_mut().poll(cx).is_ready());
+                response.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            };
+            // The connection wakes whoever polled it when a part of the body is taken from it. So it is polled for this task only
+            // if there is nothing to take: before the request is sent, and while there is no response.
+            let mut received = Poll::Pending;
+            if std::mem::replace(&mut is_sent, true) {
+                received = poll(&mut Context::from_waker(Waker::noop()));
+            }
+            if received.is_pending() {
+                received = poll(cx);
+            }
+            if let Poll::Ready(received) = received {
                 return Poll::Ready(Some(received));
             }
             while self.timer.as_mut().poll(cx).is_ready() {
@@ -236,6 +247,11 @@ impl Body for ReceivedBody {
         let Some((_, connection)) = &mut this.lease else { return Pin::new(&mut this.body).poll_frame(cx) };
         let mut unwoken = Context::from_waker(Waker::noop());
         let mut frame = Pin::new(&mut this.body).poll_frame(&mut unwoken);
+        // As in `exchange`: for this task only if there is nothing to take.
+        if frame.is_pending() {
+            connection.drive(&mut unwoken);
+            frame = Pin::new(&mut this.body).poll_frame(&mut unwoken);
+        }
         if frame.is_pending() {
             connection.drive(cx);
             frame = Pin::new(&mut this.body).poll_frame(&mut unwoken);
