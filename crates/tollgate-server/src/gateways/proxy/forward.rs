@@ -46,9 +46,10 @@ impl<'a> Forwarded<'a> {
         let protocol = headers::upgrade(request.headers()).filter(|_| request.version() == Version::HTTP_11);
         let client = request.extensions_mut().remove::<OnUpgrade>();
         let upgrade = protocol.zip(client).map(|(protocol, client)| Upgrade { protocol, client });
+        let copy = RequestCopy::of(request);
         self.prepare(request, upgrade.as_ref())?;
         let started = Instant::now();
-        let sent = self.send_with_retry(request, started).await;
+        let sent = self.send_with_retry(request, copy, upgrade.as_ref(), started).await;
         let (upstream, in_flight, response) = sent.map_err(|error| {
             self.route.stats.upstream_errors.fetch_add(1, Ordering::Relaxed);
             refusal(&error)
@@ -91,12 +92,13 @@ impl<'a> Forwarded<'a> {
     async fn send_with_retry(
         &self,
         request: &mut Request<RequestBody>,
+        copy: Option<RequestCopy>,
+        upgrade: Option<&Upgrade>,
         started: Instant,
     ) -> Result<(&'a Upstream, InFlight, Response<ReceivedBody>), SendError> {
         let route: &'a Route = self.route;
         let group = &route.group;
         let first = group.pick(None, started).ok_or_else(|| SendError::Connect("no upstream".to_owned()))?;
-        let copy = RequestCopy::of(request);
         let is_idempotent = is_idempotent(request.method());
         let error = match self.send_to(first, &mut Some(std::mem::take(request)), started).await {
             Ok((in_flight, response)) => return Ok((first, in_flight, response)),
@@ -110,10 +112,12 @@ impl<'a> Forwarded<'a> {
         let Some(copy) = copy.filter(|_| may_repeat) else { return Err(error) };
         let now = Instant::now();
         let Some(second) = group.pick(Some(first), now) else { return Err(error) };
+        let mut request = copy.into_request();
+        // It was valid the first time.
+        let Ok(()) = self.prepare(&mut request, upgrade) else { return Err(error) };
         debug!(upstream = %first.url, %error, again = %second.url, "sending a request again");
         first.stats.retries.fetch_add(1, Ordering::Relaxed);
-        let (in_flight, response) =
-            Box::pin(self.send_to(second, &mut Some(copy.into_request()), now)).await?;
+        let (in_flight, response) = Box::pin(self.send_to(second, &mut Some(request), now)).await?;
         Ok((second, in_flight, response))
     }
 
@@ -180,10 +184,10 @@ impl<'a> Forwarded<'a> {
     }
 }
 
-/// A copy for a retry. Retries are rare, so it is kept cheaper than a clone of the `HeaderMap`.
+/// A copy of the client's request for a retry, without what the proxy adds. Retries are rare, so it is kept cheaper than a clone of
+/// the `HeaderMap`.
 struct RequestCopy {
     method: Method,
-    uri: Uri,
     fields: Vec<(HeaderName, HeaderValue)>,
     body: RequestBody,
 }
@@ -195,13 +199,12 @@ impl RequestCopy {
         let headers = request.headers();
         let mut fields = Vec::with_capacity(headers.len());
         fields.extend(headers.iter().map(|(name, value)| (name.clone(), value.clone())));
-        Some(RequestCopy { method: request.method().clone(), uri: request.uri().clone(), fields, body })
+        Some(RequestCopy { method: request.method().clone(), fields, body })
     }
 
     fn into_request(self) -> Request<RequestBody> {
         let mut request = Request::new(self.body);
         *request.method_mut() = self.method;
-        *request.uri_mut() = self.uri;
         for (name, value) in self.fields {
             request.headers_mut().append(name, value);
         }
