@@ -67,7 +67,7 @@ pub(crate) fn require_one_host<'h>(
         (None, _) if version != Version::HTTP_11 => return Ok(None),
         _ => return invalid("must be present exactly once"),
     };
-    if host_of(host.as_bytes()).is_none() {
+    if valid_host(host.as_bytes()).is_none() {
         return invalid("must be a host name or address, with an optional port");
     }
     match uri.authority().filter(|_| version == Version::HTTP_2) {
@@ -80,6 +80,10 @@ pub(crate) fn require_one_host<'h>(
 
 /// The host in `host` or `host:port`, IPv6 in brackets; `None` if it is neither.
 fn host_of(authority: &[u8]) -> Option<&str> {
+    valid_host(authority).and_then(|host| std::str::from_utf8(host).ok())
+}
+
+fn valid_host(authority: &[u8]) -> Option<&[u8]> {
     let is_ipv6 = authority.first() == Some(&b'[');
     let mut bytes = authority.iter();
     let end = match bytes.position(|byte| *byte == if is_ipv6 { b']' } else { b':' }) {
@@ -89,15 +93,21 @@ fn host_of(authority: &[u8]) -> Option<&str> {
     };
     let (host, port) = authority.split_at(end);
     let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
-    let is_name = || !host.is_empty() && host.iter().copied().all(is_name_byte);
     let has_valid_port = port.is_empty() || port.strip_prefix(b":").is_some_and(is_port);
-    let host = std::str::from_utf8(host).ok().filter(|_| has_valid_port)?;
-    (ipv6_of(host).is_some() || is_name()).then_some(host)
+    let is_valid = if is_ipv6 {
+        std::str::from_utf8(host).ok().and_then(ipv6_of).is_some()
+    } else {
+        !host.is_empty() && host.iter().copied().all(is_name_byte)
+    };
+    Some(host).filter(|_| is_valid && has_valid_port)
 }
 
 /// `reg-name` of RFC 3986.
 fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte)
+    matches!(
+        byte,
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$' | b'&' | b'\''..=b',' | b';' | b'='
+    )
 }
 
 fn ipv6_of(host: &str) -> Option<Ipv6Addr> {

@@ -94,7 +94,7 @@ pub(super) fn remove_hop_by_hop(headers: &mut HeaderMap) -> Result<(), Connectio
 pub(super) fn remove_hop_by_hop_of_response(headers: &mut HeaderMap) {
     let present = HopByHop::of(headers);
     let mut named: Vec<HeaderName> = Vec::new();
-    for value in present.values(headers, &CONNECTION) {
+    for value in present.values(headers, &CONNECTION).filter(|value| !is_usual(value.as_bytes())) {
         let options = value.as_bytes().split(|byte| *byte == b',');
         let listed = options.filter_map(|option| named_header(option.trim_ascii()));
         named.extend(listed.filter(|name| !END_TO_END.contains(&name.as_str())));
@@ -102,13 +102,18 @@ pub(super) fn remove_hop_by_hop_of_response(headers: &mut HeaderMap) {
     present.remove_from(headers, &named);
 }
 
-/// The header that an option of `Connection` names. The usual options name none but those of [`HOP_BY_HOP`].
+/// The header that an option of `Connection` names.
 fn named_header(option: &[u8]) -> Option<HeaderName> {
-    let usual: [&[u8]; 3] = [b"keep-alive", b"close", b"upgrade"];
-    if usual.iter().any(|usual| option.eq_ignore_ascii_case(usual)) {
+    if is_usual(option) {
         return None;
     }
     HeaderName::from_bytes(option).ok()
+}
+
+/// Whether an option of `Connection` is one of those that name no header but those of [`HOP_BY_HOP`].
+fn is_usual(option: &[u8]) -> bool {
+    let usual: [&[u8]; 3] = [b"keep-alive", b"close", b"upgrade"];
+    usual.iter().any(|usual| option.eq_ignore_ascii_case(usual))
 }
 
 /// Which of [`HOP_BY_HOP`] are present, by bit. One pass finds them all: a lookup each would take longer.
