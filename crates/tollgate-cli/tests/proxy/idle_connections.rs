@@ -12,7 +12,7 @@ use crate::tls_client::{TlsClient, TlsConnection};
 use crate::upstream::{Upstream, connect, proxy_of};
 
 /// 10,000 connections may take 150 MB. Futures of a build without optimization are larger.
-const KIB_PER_CONNECTION: u64 = if cfg!(debug_assertions) { 24 } else { 15 };
+const BYTES_PER_CONNECTION: u64 = if cfg!(debug_assertions) { 24_000 } else { 15_000 };
 
 const SETTINGS: &str = "enabled = false\n[server]\nconnections_max = 12000\nconnections_per_ip_max = 12000\n\
                         idle_timeout = \"10m\"\n";
@@ -51,7 +51,7 @@ fn idle_connections_cost_little_memory() {
         connection
     });
     println!("{count} connections take {grown} KiB");
-    assert!(grown <= u64::from(count) * KIB_PER_CONNECTION, "{count} connections take {grown} KiB");
+    assert!(grown * 1_024 <= u64::from(count) * BYTES_PER_CONNECTION, "{count} connections take {grown} KiB");
     for connection in [0, connections.len() - 1] {
         assert_eq!(get(&mut connections[connection]), 200, "still usable");
     }

@@ -10,9 +10,9 @@ use crate::harness::{Service, wait_for};
 use crate::load::{Answered, Load};
 use crate::stored;
 
-/// More in `./scripts/test --long`.
+/// A multiple of three, so that the database is up in the end. More in `./scripts/test --long`.
 fn kills() -> usize {
-    if std::env::var_os("LONG_TESTS").is_some() { 500 } else { 30 }
+    if std::env::var_os("LONG_TESTS").is_some() { 501 } else { 30 }
 }
 
 /// Longer than any interval between two writes, also on a busy machine.
