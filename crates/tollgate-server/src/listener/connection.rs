@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::futures::Notified;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::coop;
 use tokio::time::{Instant, Sleep};
 use tracing::debug;
@@ -124,13 +124,13 @@ impl<S: HttpService> Connections<S> {
         let peer = info.source;
         let activity = Activity::new(&self.policy.shared);
         let socket = LingeringSocket::new(transport, Arc::clone(&activity));
-        let (alive, mut upgraded) = S::UPGRADES.then(|| mpsc::channel(1)).unzip();
+        let (alive, gone) = S::UPGRADES.then(oneshot::channel).unzip();
         info.alive = alive;
         let (service, info) = (Arc::clone(&self.service), Arc::new(info));
         let service = ConnectionService { service, info, activity: Arc::clone(&activity) };
         self.drive(self.protocols.serve(socket, service), &activity, peer).await;
-        if let Some(upgraded) = &mut upgraded {
-            self.policy.unless_aborted(upgraded.recv()).await;
+        if let Some(gone) = gone {
+            self.policy.unless_aborted(gone).await;
         }
     }
 

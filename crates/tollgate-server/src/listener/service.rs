@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
-use tokio::sync::mpsc;
+use tokio::sync::oneshot;
 
 use super::activity::{Activity, InFlight};
 use super::payload::Payload;
@@ -21,7 +21,7 @@ use super::unsent::{ResponseBody, Source};
 use crate::auth::ClientCertificate;
 
 /// What is known of a connection before its first request.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ConnectionInfo {
     /// The other end of the connection.
     pub peer: SocketAddr,
@@ -32,7 +32,7 @@ pub struct ConnectionInfo {
     /// Whether the client speaks TLS.
     pub is_tls: bool,
     /// Keeps the connection counted as open while an upgraded connection holds this.
-    pub(super) alive: Option<mpsc::Sender<()>>,
+    pub(super) alive: Option<oneshot::Sender<Infallible>>,
     source_header: OnceLock<HeaderValue>,
 }
 
