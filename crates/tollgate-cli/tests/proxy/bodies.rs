@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-use crate::harness::{Service, wait_for};
+use crate::harness::{Service, read_answer, wait_for};
 use crate::upstream::{Reaction, Upstream, connect, ok, proxy_of, send};
 
 #[test]
@@ -28,6 +28,19 @@ fn chunked_response_is_streamed() {
     });
     let service = Service::with_config(&Upstream::proxied(&[&upstream], "", ""));
     assert_eq!(send(proxy_of(&service), b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").text, "abcde");
+}
+
+#[test]
+fn http_1_0_upstream_does_not_end_the_connection() {
+    // The end of the connection is the end of this body.
+    let upstream = Upstream::reacting(|_| Reaction::ReplyAndClose(b"HTTP/1.0 200 OK\r\n\r\nhello".to_vec()));
+    let service = Service::with_config(&Upstream::proxied(&[&upstream], "", ""));
+    let mut stream = connect(proxy_of(&service));
+    for _ in 0..2 {
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        let answer = read_answer(&mut stream);
+        assert_eq!((answer.status, answer.text.as_str()), (200, "hello"));
+    }
 }
 
 #[test]
