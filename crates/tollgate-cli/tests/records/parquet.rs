@@ -62,10 +62,15 @@ fn backlog(service: &Service) -> f64 {
     service.metric("tollgate_record_backlog_rows{spool=\"parquet_log\"}").unwrap_or_default()
 }
 
-fn wait_for_files(service: &Service) {
+/// Waits until so many decisions have left the memory of this process, and no row is left in its spools.
+fn wait_for_files(service: &Service, decisions: usize) {
+    let metric = |name: &str| service.metric(name).unwrap_or_default();
     wait_for("the files", || {
+        let log = metric("tollgate_record_rows_total{spool=\"parquet_log\"}");
+        let counted = metric("tollgate_record_window_requests_total");
         let rows = service.metric("tollgate_record_backlog_rows{spool=\"parquet_aggregates\"}");
-        (backlog(service) < 0.5 && rows == Some(0.0)).then_some(())
+        let is_spooled = log.min(counted) >= decisions as f64;
+        (is_spooled && backlog(service) < 0.5 && rows == Some(0.0)).then_some(())
     });
 }
 
@@ -110,7 +115,7 @@ fn node_without_sql_names_the_parquet_files() {
     let files = folder.path().join("files");
     let service = Service::with_config(&folder_config(&files));
     let answered = checks(&service, "a", 300);
-    wait_for_files(&service);
+    wait_for_files(&service, 300);
     ParquetRows::read(&files).assert_complete(&answered);
     let answer = service.admin("GET", "/v1/admin/decisions", "");
     assert_eq!(answer.status, 409, "{answer:?}");
@@ -149,7 +154,7 @@ fn unreachable_object_store_gets_everything_later() {
     let parquet = store.parquet(BUCKET, ObjectStoreServer::SECRET_ACCESS_KEY);
     let service = Service::with_config(&config(&format!("url = \"{url}\""), &parquet));
     let mut answered = checks(&service, "before", 100);
-    wait_for_files(&service);
+    wait_for_files(&service, 100);
     store.proxy.set(Fault::Drop);
     answered.merge(checks(&service, "down", 2_000));
     wait_for_error(&service, "records wait in the spool: Parquet files in s3://records/eu/1");
@@ -159,7 +164,7 @@ fn unreachable_object_store_gets_everything_later() {
     });
     assert!(service.log().contains("cannot write Parquet files"), "{}", service.log());
     store.proxy.set(Fault::None);
-    wait_for_files(&service);
+    wait_for_files(&service, 2_100);
     assert!(service.log().matches("records are written to Parquet files").count() >= 2, "{}", service.log());
     answered.merge(checks(&service, "after", 100));
     stop(service);
@@ -178,7 +183,7 @@ fn lost_answers_of_the_object_store_write_rows_once() {
         store.proxy.set(Fault::None);
     }
     let answered = load.stop();
-    wait_for_files(&service);
+    wait_for_files(&service, answered.by_id.len());
     stop(service);
     store.rows().assert_complete(&answered);
 }
@@ -196,7 +201,7 @@ fn wrong_secret_and_missing_bucket_are_reported() {
     answered.merge(checks(&service, "b", 100));
     wait_for_error(&service, "NoSuchBucket");
     let service = restart(stop(service), &store.config());
-    wait_for_files(&service);
+    wait_for_files(&service, 0);
     stop(service);
     store.rows().assert_complete(&answered);
 }
@@ -212,7 +217,7 @@ fn full_folder_keeps_rows_in_the_spool() {
     let answered = checks(&service, "a", 2_000);
     wait_for_error(&service, "No space left");
     std::fs::remove_file(&filler).unwrap();
-    wait_for_files(&service);
+    wait_for_files(&service, 2_000);
     stop(service);
     ParquetRows::read(&files).assert_complete(&answered);
 }
