@@ -162,7 +162,7 @@ impl<'a> Forwarded<'a> {
             .then(|| (headers::upgrade(response.headers()), hyper::upgrade::on(&mut response)));
         let (mut parts, body) = response.into_parts();
         parts.extensions = http::Extensions::new();
-        // That of this hop: hyper would answer in the version of the upstream, and close the connection after HTTP/1.0.
+        // Otherwise hyper responds in the upstream's version, and closes the connection after HTTP/1.0.
         parts.version = Version::HTTP_11;
         headers::remove_hop_by_hop_of_response(&mut parts.headers);
         headers::remove_rate_limit_headers(&mut parts.headers, &self.arrival.settings.profiles);

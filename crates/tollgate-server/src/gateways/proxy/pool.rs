@@ -187,8 +187,8 @@ impl Connection {
                 self.driver.take_if(|driver| driver.as_mut().poll(cx).is_ready());
                 response.as_mut().poll(&mut Context::from_waker(Waker::noop()))
             };
-            // The connection wakes whoever polled it when a part of the body is taken from it. So it is polled for this task only
-            // if there is nothing to take: before the request is sent, and while there is no response.
+            // hyper wakes the task that last polled the connection when a part of the body is read. To avoid waking a task that is
+            // running, its waker is passed only if there is nothing to read yet.
             let mut received = Poll::Pending;
             if std::mem::replace(&mut is_sent, true) {
                 received = poll(&mut Context::from_waker(Waker::noop()));
@@ -247,7 +247,7 @@ impl Body for ReceivedBody {
         let Some((_, connection)) = &mut this.lease else { return Pin::new(&mut this.body).poll_frame(cx) };
         let mut unwoken = Context::from_waker(Waker::noop());
         let mut frame = Pin::new(&mut this.body).poll_frame(&mut unwoken);
-        // As in `exchange`: for this task only if there is nothing to take.
+        // As in `exchange`: the task's waker is passed only if there is nothing to read.
         if frame.is_pending() {
             connection.drive(&mut unwoken);
             frame = Pin::new(&mut this.body).poll_frame(&mut unwoken);
