@@ -123,6 +123,15 @@ impl Tick {
             Tick::Second => micros / 1_000_000,
         }
     }
+
+    /// Whole ticks in `micros`, rounded up.
+    pub(crate) const fn ceil(self, micros: u64) -> u64 {
+        match self {
+            Tick::Micro => micros,
+            Tick::Milli => micros.div_ceil(1_000),
+            Tick::Second => micros.div_ceil(1_000_000),
+        }
+    }
 }
 
 /// The largest product of a limit. Stores that compute in doubles are exact up to it.

@@ -4,6 +4,10 @@
 //! length in ticks), and each tick refills `requests` units, so the rate `requests / window` is exact in integers. The
 //! token count is `capacity - debt`; the theoretical arrival time of GCRA, and the finish time of a leaky bucket, is
 //! `at + debt / requests`. The debt does not depend on the capacity, so consumption carries over when a limit changes.
+//!
+//! Callers may hold different limits for one counter, for example while a change reaches the nodes of a fleet. A debt above
+//! the caller's capacity is never cut: a caller with a higher limit would get the difference again. The store bounds how
+//! long such a debt refuses: until the counter would be restored under the limit by which it was charged last.
 
 use super::{AdmittedCharge, CounterState, Evaluation, NextState, Outcome, RefundedState, Verdict};
 use crate::limit::{Algorithm, Limit, Tick};
@@ -34,7 +38,7 @@ pub(crate) fn admit(
 ) -> Option<(Verdict, NextState)> {
     let tick = limit.tick();
     let (debt, at) = debt_at(limit, state, now);
-    let (free, wanted) = (limit.debt_units_max() - debt, wanted(limit, cost));
+    let (free, wanted) = (limit.debt_units_max().saturating_sub(debt), wanted(limit, cost));
     if wanted > free {
         return None;
     }
@@ -52,13 +56,13 @@ pub(crate) fn admit(
 /// The verdict on a refused charge.
 fn refuse(limit: &Limit, state: Option<CounterState>, cost: u32, now: Timestamp) -> Verdict {
     let (debt, at) = debt_at(limit, state, now);
-    let (free, wanted) = (limit.debt_units_max() - debt, wanted(limit, cost));
-    let remaining = limit.requests_in(free);
-    let wait = |units| wait_until(limit.tick(), at + limit.ticks_to_refill(units), now);
-    if wanted > limit.debt_units_max() {
+    let (most, wanted) = (limit.debt_units_max(), wanted(limit, cost));
+    let remaining = limit.requests_in(most.saturating_sub(debt));
+    let wait = |units| wait_until(limit.tick(), at.saturating_add(limit.ticks_to_refill(units)), now);
+    if wanted > most {
         return Verdict::never(remaining, if limit.requests() == 0 { Span::ZERO } else { wait(debt) });
     }
-    let outcome = Outcome::Refuse { retry_after: wait(wanted - free) };
+    let outcome = Outcome::Refuse { retry_after: wait(debt.saturating_add(wanted) - most) };
     Verdict { outcome, remaining, reset_after: wait(debt) }
 }
 
@@ -80,7 +84,6 @@ pub(super) fn refund(
     if owed == 0 || now >= charge.restored_at || holds_place(limit, state, charge, now) {
         return None;
     }
-    // The debt may be higher than the limit admits now, if the limit was lowered: it is not cut here.
     let debt = unpack(state.value, tick);
     let back = wanted(limit, charge.cost).min(owed).min(debt);
     let state = CounterState { value: pack(debt - back, tick), ..state };
@@ -117,13 +120,14 @@ fn wanted(limit: &Limit, cost: u32) -> u64 {
 }
 
 /// The debt left at `now`, and the tick it refers to: the later of the clock and the last write, so that a clock that
-/// steps back changes nothing.
+/// steps back changes nothing. It may exceed the capacity, see above.
 #[inline]
 fn debt_at(limit: &Limit, state: Option<CounterState>, now: Timestamp) -> (u64, u64) {
     let now_ticks = limit.tick().floor(now.as_micros());
     let Some(state) = state else { return (0, now_ticks) };
-    let written = limit.tick().floor(state.at.as_micros());
-    let debt = unpack(state.value, limit.tick()).min(limit.debt_units_max());
+    // In a coarser tick, rounding down would refill the part of a tick before the write once more.
+    let written = limit.tick().ceil(state.at.as_micros());
+    let debt = unpack(state.value, limit.tick());
     let refilled = now_ticks.saturating_sub(written).saturating_mul(u64::from(limit.requests()));
     (debt.saturating_sub(refilled), now_ticks.max(written))
 }

@@ -67,6 +67,7 @@ macro_rules! __conformance {
             reset_restores_the_full_limit
             reset_spares_other_subjects
             consumption_survives_a_limit_change
+            callers_with_different_limits_get_the_largest
             refund_restores_one_charge
             refunds_in_any_order_restore_every_charge
             queue_gives_back_its_last_place_only

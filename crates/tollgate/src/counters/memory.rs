@@ -216,11 +216,7 @@ impl MemoryCounters {
             shard.commit(&evaluated, charge, now);
             return shard.mark(key, &evaluated, charge, now);
         }
-        let charged = shard.take(key, charge, now);
-        let cost = charged.saturating_add(charge.cost).min(charge.limit.capacity());
-        let charge = Charge { cost, ..*charge };
-        let evaluated = shard.evaluate(key, tenant, &charge, now);
-        shard.commit(&evaluated, &charge, now);
+        shard.lower(key, tenant, charge, 0, now);
         None
     }
 

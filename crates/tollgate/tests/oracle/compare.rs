@@ -172,7 +172,8 @@ impl Trace {
         );
         assert!(
             refused(self.charge(cost, now + longest - 1, true)),
-            "seed {seed}: {now} + {longest} is too late"
+            "seed {seed}: {now} + {longest} is too late for {cost}: {:?}",
+            self.counters
         );
         self.compared.retries += 1;
     }

@@ -42,10 +42,11 @@ pub(crate) enum ModelOutcome {
 /// The state of a counter.
 #[derive(Clone, Debug)]
 pub(crate) enum State {
-    /// Tokens left at `at` in a bucket that held `burst`.
-    Tokens { tokens: Exact, at: i128, burst: i128 },
-    /// A theoretical arrival time (or virtual finish time), written at `at` when one request took `interval`.
-    Arrival { tat: Exact, at: i128, interval: Exact },
+    /// Tokens left at `at` in a bucket that held `burst`, and when it was to be full again.
+    Tokens { tokens: Exact, at: i128, burst: i128, full_at: i128 },
+    /// A theoretical arrival time (or virtual finish time), written at `at` when one request took `interval`, and the
+    /// instant of it that the store keeps.
+    Arrival { tat: Exact, at: i128, interval: Exact, full_at: i128 },
     /// The counts of the window from `start` and of the one before it.
     Weighted { start: i128, current: i128, previous: i128 },
     /// Every admitted cost and its instant.
@@ -120,13 +121,17 @@ impl ModelLimit {
 pub(crate) fn evaluate(limit: &ModelLimit, state: Option<&State>, cost: i128, now: i128) -> Evaluated {
     let repaired = state.and_then(|state| repair(limit, state, now));
     let seen = repaired.as_ref().or(state);
-    let (verdict, next) = match limit.algorithm {
-        Algorithm::TokenBucket => tokens(limit, seen, cost, now),
-        Algorithm::Gcra | Algorithm::LeakyBucket => arrival(limit, seen, cost, now),
-        Algorithm::SlidingWindowCounter => weighted(limit, seen, cost, now),
-        Algorithm::SlidingWindowLog => log(limit, seen, cost, now),
-        Algorithm::FixedWindow => count(limit, seen, cost, now),
-    };
+    let (mut verdict, mut next) = decide(limit, seen, cost, now);
+    if let ModelOutcome::Refuse { retry_after } = &mut verdict.outcome
+        && let Some(full_at) = seen.and_then(State::full_at)
+    {
+        // Semantics 2.8: after a limit was lowered, a client is refused no longer than under the limit before.
+        *retry_after = (full_at - now).min(*retry_after);
+        verdict.reset_after = verdict.reset_after.min(full_at - now);
+        if full_at <= now {
+            (verdict, next) = decide(limit, None, cost, now);
+        }
+    }
     let admits = matches!(verdict.outcome, ModelOutcome::Admit { .. });
     Evaluated {
         verdict,
@@ -135,16 +140,45 @@ pub(crate) fn evaluate(limit: &ModelLimit, state: Option<&State>, cost: i128, no
     }
 }
 
+fn decide(limit: &ModelLimit, state: Option<&State>, cost: i128, now: i128) -> (ModelVerdict, Option<State>) {
+    match limit.algorithm {
+        Algorithm::TokenBucket => tokens(limit, state, cost, now),
+        Algorithm::Gcra | Algorithm::LeakyBucket => arrival(limit, state, cost, now),
+        Algorithm::SlidingWindowCounter => weighted(limit, state, cost, now),
+        Algorithm::SlidingWindowLog => log(limit, state, cost, now),
+        Algorithm::FixedWindow => count(limit, state, cost, now),
+    }
+}
+
+impl State {
+    /// When a bucket is full, as the store remembers it.
+    fn full_at(&self) -> Option<i128> {
+        match self {
+            State::Tokens { full_at, .. } | State::Arrival { full_at, .. } => Some(*full_at),
+            _ => None,
+        }
+    }
+}
+
+/// An instant as the store keeps it: the time since `at`, rounded up to seven significant bits.
+fn kept(instant: i128, at: i128) -> i128 {
+    let span = (instant - at).max(0);
+    let bits = i128::BITS - span.leading_zeros();
+    let unit = 1 << bits.saturating_sub(7);
+    at + (span + unit - 1) / unit * unit
+}
+
 /// Semantics 2.11: a state ahead by more than two windows and a minute is set to now and keeps what was used.
 fn repair(limit: &ModelLimit, state: &State, now: i128) -> Option<State> {
     let impossible = |at: i128| at - now > limit.tolerance();
     let start = now - now % limit.window;
     match *state {
-        State::Tokens { tokens, at, burst } if impossible(at) => {
-            Some(State::Tokens { tokens, at: now, burst })
+        State::Tokens { tokens, at, burst, full_at } if impossible(at) => {
+            Some(State::Tokens { tokens, at: now, burst, full_at: full_at - (at - now) })
         }
-        State::Arrival { tat, at, interval } if impossible(at) => {
-            Some(State::Arrival { tat: tat - (at - now), at: now, interval })
+        State::Arrival { tat, at, interval, full_at } if impossible(at) => {
+            let back = at - now;
+            Some(State::Arrival { tat: tat - back, at: now, interval, full_at: full_at - back })
         }
         State::Weighted { start: at, current, previous } if impossible(at) => {
             Some(State::Weighted { start, current, previous })
@@ -165,9 +199,9 @@ fn tokens(limit: &ModelLimit, state: Option<&State>, cost: i128, now: i128) -> (
     let tick = limit.tick_or_panic();
     let mut at = floor_to(now, tick);
     let mut tokens = Exact::from_integer(burst);
-    if let Some(State::Tokens { tokens: left, at: written, burst: held }) = state {
-        let used = limit.in_units(Exact::from_integer(*held) - left).min(limit.owed_max());
-        let written = floor_to(*written, tick);
+    if let Some(State::Tokens { tokens: left, at: written, burst: held, .. }) = state {
+        let used = limit.in_units(Exact::from_integer(*held) - left);
+        let written = ceil_to(Exact::from_integer(*written), tick);
         let passed = Exact::from_integer((at - written).max(0));
         let refilled = passed * Exact::new(limit.requests, limit.window);
         tokens = (tokens - used + refilled).min(tokens);
@@ -175,13 +209,13 @@ fn tokens(limit: &ModelLimit, state: Option<&State>, cost: i128, now: i128) -> (
     }
     let wait = |missing: Exact| wait_for(limit, at, missing, now);
     if wanted > limit.owed_max() {
-        let remaining = (tokens + overdraft).floor().to_integer();
+        let remaining = (tokens + overdraft).floor().to_integer().max(0);
         let reset_after = wait(Exact::from_integer(burst) - tokens);
         return (ModelVerdict { outcome: ModelOutcome::Never, remaining, reset_after }, None);
     }
     if wanted > tokens + overdraft {
         let outcome = ModelOutcome::Refuse { retry_after: wait(wanted - overdraft - tokens) };
-        let remaining = (tokens + overdraft).floor().to_integer();
+        let remaining = (tokens + overdraft).floor().to_integer().max(0);
         return (
             ModelVerdict { outcome, remaining, reset_after: wait(Exact::from_integer(burst) - tokens) },
             None,
@@ -194,7 +228,8 @@ fn tokens(limit: &ModelLimit, state: Option<&State>, cost: i128, now: i128) -> (
         remaining: (tokens + overdraft).floor().to_integer(),
         reset_after: wait(Exact::from_integer(burst) - tokens),
     };
-    (verdict, Some(State::Tokens { tokens, at, burst }))
+    let full_at = kept(now + verdict.reset_after, at);
+    (verdict, Some(State::Tokens { tokens, at, burst, full_at }))
 }
 
 /// From `now` to the first tick at which `missing` requests' worth has been refilled since `at`.
@@ -220,16 +255,16 @@ fn arrival(
     let (tick, interval) = (limit.tick_or_panic(), limit.interval());
     let mut at = floor_to(now, tick);
     let mut tat = Exact::from_integer(at);
-    if let Some(State::Arrival { tat: stored, at: written, interval: then }) = state {
+    if let Some(State::Arrival { tat: stored, at: written, interval: then, .. }) = state {
         let used = (stored - written).max(Exact::from_integer(0)) / then;
-        let written = floor_to(*written, tick);
+        let written = ceil_to(Exact::from_integer(*written), tick);
         at = at.max(written);
-        let used = limit.in_units(used).min(limit.owed_max());
+        let used = limit.in_units(used);
         tat = (used * interval + written).max(Exact::from_integer(at));
     }
     let ahead_max = limit.owed_max() * interval;
     let until = |instant: Exact| (ceil_to(instant, tick) - now).max(0);
-    let remaining = |tat: Exact| ((ahead_max - (tat - at)) / interval).floor().to_integer();
+    let remaining = |tat: Exact| ((ahead_max - (tat - at)) / interval).floor().to_integer().max(0);
     let after = tat + interval * wanted;
     if interval * wanted > ahead_max {
         let verdict =
@@ -251,7 +286,8 @@ fn arrival(
         remaining: remaining(tat),
         reset_after: until(tat),
     };
-    (verdict, Some(State::Arrival { tat, at, interval }))
+    let full_at = kept(ceil_to(tat, tick), at);
+    (verdict, Some(State::Arrival { tat, at, interval, full_at }))
 }
 
 /// The counts of the window that contains an instant, and how much of it has elapsed.

@@ -1,7 +1,7 @@
 //! Cases that wait for a limit to be restored.
 
 use super::Harness;
-use super::fixture::{TestLimit, charge, in_time, remaining, settle, short, try_in_time};
+use super::fixture::{TestLimit, charge, in_time, limit, remaining, settle, short, try_in_time};
 use crate::algorithms::{Outcome, Verdict};
 use crate::limit::Algorithm;
 use crate::time::Span;
@@ -57,5 +57,33 @@ pub fn waiting_for_retry_after_is_enough<H: Harness>(harness: &H) {
     };
     for algorithm in Algorithm::ALL {
         try_in_time(algorithm, || round(algorithm));
+    }
+}
+
+/// Callers of one counter may hold different limits while a change reaches them. What the lower one cannot see is not
+/// forgiven.
+pub fn callers_with_different_limits_get_the_largest<H: Harness>(harness: &H) {
+    let window = short(harness);
+    for algorithm in Algorithm::ALL {
+        let high = TestLimit::new(algorithm, 300, window);
+        let low = TestLimit { limit: limit(algorithm, 200, window), ..high };
+        let (started, mut admitted) = (harness.now(), 0_u64);
+        for _ in 0..20 {
+            admitted += u64::from(charge(harness, &low, 1).admits());
+            while charge(harness, &high, 1).admits() {
+                admitted += 1;
+            }
+            harness.advance(Span::from_micros(window.as_micros() / 50));
+        }
+        let elapsed = (harness.now().since(started) + harness.drift()).as_micros();
+        let possible = 300
+            + if algorithm.has_burst() {
+                300 * elapsed / window.as_micros() + 1
+            } else {
+                // A run that lasts for less than a window touches two of them.
+                300 * (elapsed / window.as_micros() + 1)
+            };
+        assert!(admitted <= possible, "{algorithm}: {admitted} instead of {possible}");
+        assert!(admitted >= 300, "{algorithm}: {admitted}");
     }
 }

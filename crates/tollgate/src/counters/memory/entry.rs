@@ -74,8 +74,13 @@ impl Entry {
         CounterState { at: Timestamp::from_micros(self.word & AT_MASK), value: self.value }
     }
 
+    /// How long after the instant of its state the counter is restored in full.
+    pub(super) fn retention(&self) -> Span {
+        decode(self.word >> AT_BITS)
+    }
+
     pub(super) fn restored_at(&self) -> Timestamp {
-        Timestamp::from_micros(self.word & AT_MASK) + decode(self.word >> AT_BITS)
+        Timestamp::from_micros(self.word & AT_MASK) + self.retention()
     }
 
     pub(super) fn to_words(self) -> [u64; 4] {

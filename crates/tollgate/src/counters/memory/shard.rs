@@ -9,11 +9,11 @@ use super::refunds::Ledger;
 use super::table::Table;
 use super::{Key, MemoryBounds};
 use crate::algorithms::sliding_window_log::Log;
-use crate::algorithms::{self, CounterState, NextState, Verdict, bucket};
+use crate::algorithms::{self, CounterState, Evaluation, NextState, Outcome, Verdict, bucket};
 use crate::counters::Charge;
 use crate::identity::Tenant;
 use crate::limit::Algorithm;
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 
 /// The bytes of one log without its charges: the entry and its control byte in a hash table that has just doubled.
 const LOG_BYTES: usize = (size_of::<LogEntry>() + 1) * 16 / 7;
@@ -139,7 +139,7 @@ impl Shard {
             && let Some(entry) = self.counters.find_mut(key)
         {
             let (state, rewound) = rewound(entry.state(), charge, now);
-            let evaluation = algorithms::evaluate(charge.limit, Some(state), charge.cost, now);
+            let evaluation = evaluate_until(charge, state, entry.retention(), now);
             if let Some(next) = evaluation.next {
                 entry.set(&next);
                 self.note_restored_at(next.restored_at);
@@ -196,13 +196,16 @@ impl Shard {
         now: Timestamp,
     ) -> Evaluated {
         let found = self.counters.find(key);
-        let seen = found.map(|entry| rewound(entry.state(), charge, now));
-        let evaluation = algorithms::evaluate(charge.limit, seen.map(|(state, _)| state), charge.cost, now);
+        let seen = found.map(|entry| (rewound(entry.state(), charge, now), entry.retention()));
+        let evaluation = match seen {
+            Some(((state, _), retention)) => evaluate_until(charge, state, retention, now),
+            None => algorithms::evaluate(charge.limit, None, charge.cost, now),
+        };
         Evaluated {
             verdict: evaluation.verdict,
             key,
             tenant,
-            rewound: seen.is_some_and(|(_, rewound)| rewound),
+            rewound: seen.is_some_and(|((_, rewound), _)| rewound),
             next: evaluation.next.map_or(Write::Nothing, Write::State),
         }
     }
@@ -368,6 +371,20 @@ fn rewound(state: CounterState, charge: &Charge<'_>, now: Timestamp) -> (Counter
         return (state, false);
     }
     algorithms::rewind_future(charge.limit, state, now).map_or((state, false), |rewound| (rewound, true))
+}
+
+/// Evaluates a charge of a counter, which refuses for `retention` after it was charged. Under the limit by which it was
+/// charged last, it is restored by then; under a lower one, part of its debt would be left.
+fn evaluate_until(charge: &Charge<'_>, state: CounterState, retention: Span, now: Timestamp) -> Evaluation {
+    let evaluation = algorithms::evaluate(charge.limit, Some(state), charge.cost, now);
+    let Outcome::Refuse { retry_after } = evaluation.verdict.outcome else { return evaluation };
+    let left = (state.at + retention).since(now);
+    if left.is_zero() {
+        return algorithms::evaluate(charge.limit, None, charge.cost, now);
+    }
+    let outcome = Outcome::Refuse { retry_after: retry_after.min(left) };
+    let reset_after = evaluation.verdict.reset_after.min(left);
+    Evaluation { verdict: Verdict { outcome, reset_after, ..evaluation.verdict }, next: None }
 }
 
 pub(super) fn is_log(charge: &Charge<'_>) -> bool {
