@@ -91,6 +91,8 @@ pub struct LeaseStats {
     pub held: usize,
     /// Unused units. That many may be admitted beyond limits if the servers that granted them lose their memory.
     pub units: u64,
+    /// Units that could not be returned: of failed servers, and of returns that came too late. 0 without faults.
+    pub lost: u64,
     /// Charges served from leases.
     pub served: u64,
     /// All charges.
@@ -238,7 +240,8 @@ impl RedisCounters {
     pub fn leases(&self) -> LeaseStats {
         let Decider { leases, charges, .. } = &*self.0.decider;
         let (held, units) = leases.outstanding(Instant::now());
-        LeaseStats { held, units, served: leases.served(), charges: charges.load(Ordering::Relaxed) }
+        let charges = charges.load(Ordering::Relaxed);
+        LeaseStats { held, units, lost: leases.lost(), served: leases.served(), charges }
     }
 
     /// Refusals answered from the cache.

@@ -320,7 +320,9 @@ impl Decider {
         let shard = self.shards.shard_of(charge.subject);
         let value = self.shards.call(shard, call.command(), Instant::now() + self.timeout).await?;
         let reply = Reply::read(&value, std::iter::once(Extra::Lease(settle)))?;
-        Ok(reply.charges.iter().any(|charge| charge.grant.is_some_and(|grant| grant.valid > Span::ZERO)))
+        let grants = || reply.charges.iter().filter_map(|charge| charge.grant);
+        self.leases.note_lost(grants().map(|grant| u64::from(grant.lost)).sum());
+        Ok(grants().any(|grant| grant.valid > Span::ZERO))
     }
 }
 

@@ -4,13 +4,18 @@
 //!   node stay charged.
 //! - A lease is valid for two seconds or until its window ends, measured from before the request was sent, so it expires
 //!   here before it expires there.
-//! - Unused units are returned with the next call. Nothing is taken from a lease that is being returned, and none is
-//!   returned twice: the server keeps a record of each lease until it is settled, so a return can be repeated (`returns.rs`).
-//!   A sliding window accepts them in the next window too, where they still weigh.
-//! - A bucket counts leased units as used, so it does not refill behind a lease. Its first lease is small and settled
-//!   early, because a full bucket refills nothing while its use is unknown.
+//! - Unused units are returned with the next call, or within a second once the node uses none. Nothing is taken from a
+//!   lease that is being returned, and none is returned twice: the server keeps a record of each lease until it is settled,
+//!   so a return can be repeated (`returns.rs`). A sliding window accepts them in the next window too, where they still
+//!   weigh.
+//! - Units that a request took and that another limit may still refuse are pending. A lease is settled only when none are,
+//!   so that what a refused request took comes back.
+//! - A bucket counts leased units as used, so it does not refill behind a lease. It is settled as of the last use. Its first
+//!   lease is small and settled early, because a full bucket refills nothing while its use is unknown.
 //! - A node leases only counters that it uses often. When little is left, each node asks at most ten times a second and
-//!   refuses in between; otherwise nodes would compete for the last units call by call.
+//!   refuses in between; otherwise nodes would compete for the last units call by call. The pause is a small part of the
+//!   time in which the limit is restored, and limits that are restored faster than `RESTORE_MIN` are not leased: what is
+//!   restored in a pause must not be wasted.
 
 pub(crate) mod cooldowns;
 mod entry;
@@ -30,7 +35,7 @@ use tollgate::counters::{Charge, CounterId};
 use tollgate::identity::{Seed, Subject};
 use tollgate::limit::{Algorithm, Limit};
 
-use self::entry::{Entry, LeasedUnits, first_wanted};
+use self::entry::{Entry, LeasedUnits, RetiredLease, first_wanted};
 use self::hot_keys::HotKeys;
 use self::returns::{LeaseReturn, PendingReturns};
 use super::script::call::{LeaseId, LeaseRequest, Settlement};
@@ -42,8 +47,12 @@ const SHARDS: usize = 16;
 const SHARD_MAX: usize = 256;
 /// How long an unused counter is still known to be busy: longer than a refusal is cached.
 const IDLE_AFTER: Duration = Duration::from_secs(4);
-/// Pause before the server is asked again for a counter that has little left.
+/// Pause before the server is asked again for a counter that has little left, unless `RESTORE_FRACTION` is shorter.
 const SCARCE_FOR: Duration = Duration::from_millis(100);
+/// The pause is at most this fraction of the time in which the limit is restored.
+const RESTORE_FRACTION: u64 = 50;
+/// Limits that are restored faster are not leased.
+const RESTORE_MIN: Span = Span::from_secs(1);
 /// A counter has little left below this fraction of its capacity.
 const SCARCE_FRACTION: u32 = 200;
 
@@ -53,6 +62,8 @@ pub(crate) struct LeaseTable {
     capacity_min: u32,
     nodes: AtomicU32,
     served: AtomicU64,
+    /// Units that could not be returned.
+    lost: AtomicU64,
     /// Makes lease ids differ between nodes.
     seed: u128,
     returns: PendingReturns,
@@ -61,6 +72,8 @@ pub(crate) struct LeaseTable {
 struct Shard {
     hot_keys: HotKeys,
     entries: HashMap<u128, Entry>,
+    /// Leases whose successor is requested but of which units are pending. At most one per request being decided.
+    retired: Vec<(u128, RetiredLease)>,
     last_ticket: Ticket,
 }
 
@@ -91,6 +104,15 @@ pub(crate) enum ServedBy {
 }
 
 impl LeasedCounter {
+    fn of(charge: &Charge<'_>) -> Self {
+        LeasedCounter {
+            subject: charge.subject,
+            counter: charge.counter,
+            rule: charge.rule.into(),
+            limit: charge.limit.clone(),
+        }
+    }
+
     pub(crate) fn is_bucket(&self) -> bool {
         is_bucket(&self.limit)
     }
@@ -101,7 +123,12 @@ impl LeaseTable {
     pub(crate) fn new(capacity_min: u32, now: Instant) -> Self {
         let shard = |_| {
             let hot_keys = HotKeys::new(now);
-            Mutex::new(Shard { hot_keys, entries: HashMap::new(), last_ticket: Ticket(0) })
+            Mutex::new(Shard {
+                hot_keys,
+                entries: HashMap::new(),
+                retired: Vec::new(),
+                last_ticket: Ticket(0),
+            })
         };
         let shards = std::array::from_fn(shard);
         LeaseTable {
@@ -109,6 +136,7 @@ impl LeaseTable {
             capacity_min,
             nodes: AtomicU32::new(1),
             served: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
             seed: u128::from_le_bytes(Seed::random().0),
             returns: PendingReturns::default(),
         }
@@ -123,8 +151,9 @@ impl LeaseTable {
         self.nodes.load(Ordering::Relaxed)
     }
 
-    /// Takes a charge from a lease, or returns how to charge it.
-    pub(crate) fn take(&self, charge: &Charge<'_>, now: Instant) -> ServedBy {
+    /// Takes a charge from a lease, or returns how to charge it. If `held`, [`LeaseTable::decided`] must follow: until then
+    /// the lease is not settled.
+    pub(crate) fn take(&self, charge: &Charge<'_>, held: bool, now: Instant) -> ServedBy {
         if !can_be_leased(charge) || charge.limit.capacity() < self.capacity_min {
             return ServedBy::Server;
         }
@@ -135,7 +164,9 @@ impl LeaseTable {
         let next = Ticket(shard.last_ticket.0 + 1);
         let id = self.lease_id(key, next);
         let served_by = if let Some(entry) = shard.entries.get_mut(&key) {
-            entry.serve(charge, nodes, (next, id), now)
+            let (served_by, unsettled) = entry.serve(charge, nodes, (next, id), held, now);
+            shard.retired.extend(unsettled.map(|lease| (key, lease)));
+            served_by
         } else {
             let Some(rate) = shard.hot_keys.touch(key, charge.cost, now) else { return ServedBy::Server };
             if shard.entries.len() >= SHARD_MAX {
@@ -160,11 +191,23 @@ impl LeaseTable {
         shard.entries.get(&key).map_or(0, |entry| entry.units_left(now))
     }
 
-    /// Puts back units that a refused decision had taken. If the lease is settled already, they stay charged.
-    pub(crate) fn put_back(&self, charge: &Charge<'_>, ticket: Ticket) {
+    /// The request that held units is decided: they are used, or come back to their lease.
+    pub(crate) fn decided(&self, charge: &Charge<'_>, ticket: Ticket, used: bool) {
         let key = counter_key(charge);
-        if let Some(entry) = self.shard(key).lock().entry(key, ticket) {
-            entry.units.left = entry.units.left.saturating_add(charge.cost).min(entry.units.granted);
+        let mut shard = self.shard(key).lock();
+        if let Some(entry) = shard.entry(key, ticket) {
+            entry.units.decided(charge.cost, used);
+            return;
+        }
+        // After a reset there is none: the units are gone with the counter.
+        let found = shard.retired.iter().position(|(of, lease)| *of == key && lease.ticket == ticket);
+        let Some(position) = found else { return };
+        let units = &mut shard.retired[position].1.units;
+        units.decided(charge.cost, used);
+        if units.pending == 0 {
+            let (_, lease) = shard.retired.swap_remove(position);
+            drop(shard);
+            self.return_later(lease.into());
         }
     }
 
@@ -178,8 +221,18 @@ impl LeaseTable {
         sent_at: Instant,
     ) {
         let key = counter_key(charge);
+        self.lost.fetch_add(grant.lost.into(), Ordering::Relaxed);
         let mut shard = self.shard(key).lock();
-        let Some(entry) = shard.entry(key, ticket) else { return };
+        let Some(entry) = shard.entry(key, ticket) else {
+            drop(shard);
+            // The counter was reset meanwhile; the server knows whether the units still count.
+            if grant.granted > 0 {
+                let (id, granted) = (request.id, grant.granted);
+                let unused = Settlement { id, granted, unspent: granted, used_at: Some(sent_at) };
+                self.return_later(LeaseReturn::new(LeasedCounter::of(charge), unused));
+            }
+            return;
+        };
         if request.want == 0 {
             // No longer busy: the request only settled the previous lease.
             shard.entries.remove(&key);
@@ -190,6 +243,7 @@ impl LeaseTable {
         entry.units = LeasedUnits {
             granted: grant.granted,
             left: grant.granted,
+            pending: 0,
             since: sent_at,
             until: sent_at + Duration::from(grant.valid),
             used_at: sent_at,
@@ -199,7 +253,7 @@ impl LeaseTable {
         // A single node may take the last unit; several would compete for it call by call.
         let little_left = request.nodes > 1 && verdict.remaining <= charge.limit.capacity() / SCARCE_FRACTION;
         let scarce = refused || little_left && grant.granted < request.want;
-        entry.scarce_until = scarce.then(|| sent_at + SCARCE_FOR);
+        entry.scarce_until = scarce.then(|| sent_at + pause(charge.limit));
     }
 
     /// Drops a request whose reply is unknown. What it may have granted, and the lease that it may not have settled, are
@@ -207,29 +261,27 @@ impl LeaseTable {
     pub(crate) fn abandon(&self, charge: &Charge<'_>, request: &LeaseRequest, ticket: Ticket) {
         let key = counter_key(charge);
         let mut shard = self.shard(key).lock();
-        if shard.entry(key, ticket).is_none_or(|entry| !entry.renewing) {
-            return;
+        if shard.entry(key, ticket).is_some() {
+            shard.entries.remove(&key);
         }
-        let entry = shard.entries.remove(&key);
         drop(shard);
-        let Some(Entry { counter, .. }) = entry else { return };
         if let Some(settlement) = request.settle {
-            self.returns.push(LeaseReturn::new(counter.clone(), settlement));
+            self.return_later(LeaseReturn::new(LeasedCounter::of(charge), settlement));
         }
         if request.want > 0 {
-            self.returns.push(LeaseReturn::of_lost_reply(counter, request.id));
+            self.return_later(LeaseReturn::of_lost_reply(LeasedCounter::of(charge), request.id));
         }
     }
 
     /// Undoes a request that was certainly not executed: the previous lease is still to be settled.
     pub(crate) fn withdraw(&self, charge: &Charge<'_>, request: &LeaseRequest, ticket: Ticket) {
         let key = counter_key(charge);
-        let mut shard = self.shard(key).lock();
-        let Some(entry) = shard.entry(key, ticket).filter(|entry| entry.renewing) else { return };
-        entry.renewing = false;
-        if let Some(Settlement { granted, unspent, .. }) = request.settle {
-            // Expired at once: its units may belong to a limit that has changed.
-            entry.units = LeasedUnits { granted, left: unspent, until: entry.units.since, ..entry.units };
+        if let Some(entry) = self.shard(key).lock().entry(key, ticket) {
+            entry.renewing = false;
+        }
+        // It is not used on: its units may belong to a limit that has changed.
+        if let Some(settlement) = request.settle {
+            self.return_later(LeaseReturn::new(LeasedCounter::of(charge), settlement));
         }
     }
 
@@ -239,10 +291,10 @@ impl LeaseTable {
         let mut expired = self.returns.take();
         for shard in &self.shards {
             let mut shard = shard.lock();
-            let ended =
-                shard.entries.values_mut().filter(|entry| !entry.renewing && entry.units.until <= now);
-            expired.extend(ended.filter_map(Entry::settle).map(LeaseReturn::from));
-            shard.entries.retain(|_, entry| entry.renewing || now < entry.used_at + IDLE_AFTER);
+            let due = shard.entries.values_mut().filter(|entry| entry.is_due(now));
+            expired.extend(due.filter_map(Entry::retire).map(LeaseReturn::from));
+            let is_used = |entry: &Entry| now < entry.used_at + IDLE_AFTER || entry.units.granted > 0;
+            shard.entries.retain(|_, entry| entry.renewing || is_used(entry));
         }
         expired
     }
@@ -251,39 +303,64 @@ impl LeaseTable {
     pub(crate) fn take_all(&self) -> Vec<LeaseReturn> {
         let mut all = self.returns.take();
         for shard in &self.shards {
-            let settled = shard.lock().entries.drain().filter_map(|(_, mut entry)| entry.settle()).collect();
-            let settled: Vec<(LeasedCounter, Settlement)> = settled;
-            all.extend(settled.into_iter().map(LeaseReturn::from));
+            let mut shard = shard.lock();
+            all.extend(shard.retired.drain(..).map(|(_, lease)| LeaseReturn::from(lease)));
+            all.extend(
+                shard.entries.drain().filter_map(|(_, mut entry)| entry.retire()).map(LeaseReturn::from),
+            );
         }
         all
     }
 
     /// Keeps a return that is to be tried again.
     pub(crate) fn return_later(&self, lease: LeaseReturn) {
-        self.returns.push(lease);
+        self.note_lost(self.returns.push(lease));
     }
 
     /// Drops a lease without returning its units, because its counter was reset.
     pub(crate) fn revoke(&self, key: u128) {
-        self.shard(key).lock().entries.remove(&key);
+        let mut shard = self.shard(key).lock();
+        shard.entries.remove(&key);
+        shard.retired.retain(|(of, _)| *of != key);
     }
 
     /// Keeps, returns or revokes each lease after servers changed. Returns what is to be returned. A lease being requested
     /// comes from the new server.
     pub(crate) fn apply_changes(&self, action: impl Fn(Subject) -> LeaseAction) -> Vec<LeaseReturn> {
-        self.returns.retain(|counter| action(counter.subject) != LeaseAction::Revoke);
+        let keeps = |counter: &LeasedCounter| action(counter.subject) != LeaseAction::Revoke;
+        let mut lost = self.returns.retain(keeps);
         let mut returned = Vec::new();
         for shard in &self.shards {
-            shard.lock().entries.retain(|_, entry| match action(entry.counter.subject) {
-                LeaseAction::Keep => true,
-                LeaseAction::Return => {
-                    returned.extend(entry.settle().map(LeaseReturn::from));
-                    true
+            let mut shard = shard.lock();
+            let Shard { entries, retired, .. } = &mut *shard;
+            retired.retain(|(_, lease)| keeps(&lease.counter));
+            entries.retain(|key, entry| {
+                match action(entry.counter.subject) {
+                    LeaseAction::Keep => {}
+                    LeaseAction::Return => match entry.retire() {
+                        Some(lease) if lease.units.pending > 0 => retired.push((*key, lease)),
+                        lease => returned.extend(lease.map(LeaseReturn::from)),
+                    },
+                    LeaseAction::Revoke => {
+                        lost += u64::from(entry.units.left);
+                        return false;
+                    }
                 }
-                LeaseAction::Revoke => false,
+                true
             });
         }
+        self.note_lost(lost);
         returned
+    }
+
+    /// Counts units that could not be returned.
+    pub(crate) fn note_lost(&self, units: u64) {
+        self.lost.fetch_add(units, Ordering::Relaxed);
+    }
+
+    /// Units that could not be returned: of failed servers, and of returns that came too late.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Charges served from leases.
@@ -323,13 +400,34 @@ impl Shard {
 }
 
 /// A sliding log cannot be leased: its units expire one by one. Neither can a queue, whose order matters, nor a charge that
-/// may be refunded, because its lease may have been returned by then.
+/// may be refunded, because its lease may have been returned by then, nor a limit that is restored within moments.
 fn can_be_leased(charge: &Charge<'_>) -> bool {
     let algorithm = matches!(
         charge.limit.algorithm(),
         Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::FixedWindow | Algorithm::SlidingWindowCounter
     );
-    algorithm && charge.leases && !charge.refundable && charge.cost > 0 && charge.limit.max_delay().is_none()
+    algorithm
+        && charge.leases
+        && !charge.refundable
+        && charge.cost > 0
+        && charge.limit.max_delay().is_none()
+        && restored_in(charge.limit) >= RESTORE_MIN
+}
+
+/// The window, or the time in which an empty bucket fills up.
+fn restored_in(limit: &Limit) -> Span {
+    let window = limit.window_length();
+    if !is_bucket(limit) || limit.capacity() == limit.requests() {
+        return window;
+    }
+    let micros = u128::from(window.as_micros()) * u128::from(limit.capacity());
+    let micros = micros / u128::from(limit.requests().max(1));
+    Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+}
+
+/// How long the server is not asked for a counter that has little left.
+fn pause(limit: &Limit) -> Duration {
+    SCARCE_FOR.min(Duration::from_micros(restored_in(limit).as_micros() / RESTORE_FRACTION))
 }
 
 fn is_bucket(limit: &Limit) -> bool {

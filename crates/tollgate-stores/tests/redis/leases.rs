@@ -8,9 +8,10 @@ use futures_util::FutureExt;
 use tollgate::counters::{Charge, Charges, CounterId, CounterStore as _, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Algorithm, Limit, Span, Timestamp, Window};
-use tollgate_stores::redis::{RedisCounters, Topology};
+use tollgate_stores::redis::{RedisCounters, RedisSettings, Topology};
 use tollgate_testkit::RedisServer;
 
+use crate::harness::limits::{Gauge, charges, limit};
 use crate::harness::{address, patient};
 
 /// One counter under load from many nodes.
@@ -275,5 +276,45 @@ fn canceled_requests_keep_leasing() {
             store.charge_all(&load.charges(), crate::harness::now()).await.unwrap();
         }
         assert!(store.leases().served > 50, "{:?}", store.leases());
+    });
+}
+
+/// A burst is over before the leases that it started. What they hold comes back within a second.
+#[test]
+fn leases_of_bursty_clients_return_whole() {
+    const CLIENTS: usize = 20;
+    let server = RedisServer::start();
+    let settings = patient(Topology::Single(address(server.address())));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let store = crate::harness::open(&settings).await;
+        let exact = crate::harness::open(&RedisSettings { leases: false, ..settings }).await;
+        for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra] {
+            let month = Span::from_secs(30 * 86_400);
+            let gauges: Vec<Gauge> =
+                (0..CLIENTS).map(|_| Gauge::new(limit(algorithm, HUNDRED_THOUSAND, month))).collect();
+            // Leases lapse by periods of two seconds: those granted last have the least time to return.
+            let into_period = crate::harness::now().as_micros() % 2_000_000;
+            tokio::time::sleep(Duration::from_micros((3_500_000 - into_period) % 2_000_000)).await;
+            let (start, mut bursts) = (Instant::now(), 0);
+            while start.elapsed() < Duration::from_millis(640) {
+                for gauge in &gauges {
+                    let charges = charges([gauge], 1);
+                    assert!(
+                        store.charge_all(&charges, crate::harness::now()).await.unwrap().admitted(&charges)
+                    );
+                }
+                bursts += 1;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            assert!(store.leases().units > 0, "nothing is leased: nothing is proved");
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            for gauge in &gauges {
+                let charges = charges([gauge], 0);
+                let verdicts = exact.charge_all(&charges, crate::harness::now()).await.unwrap().verdicts;
+                assert_eq!(HUNDRED_THOUSAND - verdicts[0].remaining, bursts, "{algorithm}");
+            }
+        }
+        assert_eq!(store.leases().lost, 0);
     });
 }

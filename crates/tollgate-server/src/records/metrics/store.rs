@@ -25,6 +25,8 @@ pub(super) fn collect(redis: &RedisCounters, status: &ReconcileStatus, collector
         leases.charges,
     );
     collector.counter("store_leased_charges", "Charges served from leases", leases.served);
+    let help = "Leased units that could not be returned; 0 unless a server or a node failed";
+    collector.counter("store_lease_units_lost", help, leases.lost);
     let help = "Redis clock minus local clock, as of the last reply";
     collector.gauge("store_clock_offset_seconds", help, redis.clock_offset_seconds());
 }

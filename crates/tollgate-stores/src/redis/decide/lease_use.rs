@@ -32,7 +32,9 @@ impl<'a, 'c> LeaseUse<'a, 'c> {
             return LeaseUse { leases, charges, served_by };
         }
         let is_violation = |position| charges.penalty.is_some_and(|penalty| penalty.is_violation(position));
-        let serve = |(position, charge)| match leases.take(charge, now) {
+        // Units of a single charge are used at once: nothing else can refuse it.
+        let held = charges.charges.len() > 1;
+        let serve = |(position, charge)| match leases.take(charge, held, now) {
             // Only the server records violations.
             ServedBy::Exhausted(_) if is_violation(position) => ServedBy::Server,
             served_by => served_by,
@@ -81,28 +83,30 @@ impl<'a, 'c> LeaseUse<'a, 'c> {
 
     /// Applies the replies to lease requests.
     pub(crate) fn apply_grants(
-        &self,
+        &mut self,
         groups: &[ShardCharges],
         replies: &[Result<Reply, Fault>],
         sent_at: Instant,
     ) {
         for (group, reply) in groups.iter().zip(replies) {
             for (index, position) in group.positions.iter().enumerate() {
-                let ServedBy::NewLease(request, ticket) = &self.served_by[*position] else { continue };
+                let ServedBy::NewLease(request, ticket) = self.served_by[*position] else { continue };
+                // The request is answered: dropping this abandons it no more.
+                self.served_by[*position] = ServedBy::Server;
                 let charge = &self.charges.charges[*position];
                 match reply {
                     // The counters of a client in cooldown were only read.
-                    Ok(reply) if reply.in_cooldown => self.leases.withdraw(charge, request, *ticket),
+                    Ok(reply) if reply.in_cooldown => self.leases.withdraw(charge, &request, ticket),
                     Ok(reply) => {
                         match reply.charges.get(index).and_then(|reply| Some((reply.verdict, reply.grant?))) {
                             Some((verdict, grant)) => {
-                                self.leases.grant(charge, (request, *ticket), verdict, grant, sent_at);
+                                self.leases.grant(charge, (&request, ticket), verdict, grant, sent_at);
                             }
-                            None => self.leases.withdraw(charge, request, *ticket),
+                            None => self.leases.withdraw(charge, &request, ticket),
                         }
                     }
-                    Err(fault) if fault.charged_nothing() => self.leases.withdraw(charge, request, *ticket),
-                    Err(_) => self.leases.abandon(charge, request, *ticket),
+                    Err(fault) if fault.charged_nothing() => self.leases.withdraw(charge, &request, ticket),
+                    Err(_) => self.leases.abandon(charge, &request, ticket),
                 }
             }
         }
@@ -121,17 +125,29 @@ impl<'a, 'c> LeaseUse<'a, 'c> {
 
     /// The request is admitted: the units are used.
     pub(crate) fn confirm(&mut self) {
+        self.decided(true);
         self.served_by.clear();
+    }
+
+    fn decided(&self, used: bool) {
+        // A single charge is not held.
+        if self.served_by.len() < 2 {
+            return;
+        }
+        for (charge, served_by) in self.charges.charges.iter().zip(&self.served_by) {
+            if let ServedBy::Lease(_, ticket) = served_by {
+                self.leases.decided(charge, *ticket, used);
+            }
+        }
     }
 }
 
 impl Drop for LeaseUse<'_, '_> {
     fn drop(&mut self) {
+        self.decided(false);
         for (charge, served_by) in self.charges.charges.iter().zip(&self.served_by) {
-            match served_by {
-                ServedBy::Lease(_, ticket) => self.leases.put_back(charge, *ticket),
-                ServedBy::NewLease(request, ticket) => self.leases.abandon(charge, request, *ticket),
-                ServedBy::Exhausted(_) | ServedBy::Server => {}
+            if let ServedBy::NewLease(request, ticket) = served_by {
+                self.leases.abandon(charge, request, *ticket);
             }
         }
     }

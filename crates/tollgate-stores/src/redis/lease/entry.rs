@@ -1,6 +1,6 @@
 //! One lease: its units, and how long to refuse when little is left.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tollgate::Span;
 use tollgate::algorithms::{Outcome, Verdict};
@@ -15,6 +15,9 @@ use crate::redis::script::call::{LeaseId, LeaseRequest, Settlement};
 /// The first lease of a bucket is this fraction of the expected use: a full bucket refills nothing until the use is
 /// settled.
 const FIRST_FRACTION: u32 = 4;
+
+/// A lease that was not used for this long is returned.
+const RETURN_AFTER: Duration = Duration::from_millis(500);
 
 /// One lease.
 pub(super) struct Entry {
@@ -40,10 +43,44 @@ pub(super) struct Entry {
 pub(super) struct LeasedUnits {
     pub(super) granted: u32,
     pub(super) left: u32,
+    /// Units taken by requests that are not decided yet: they may come back.
+    pub(super) pending: u32,
     pub(super) since: Instant,
     pub(super) until: Instant,
     pub(super) used_at: Instant,
     pub(super) id: LeaseId,
+}
+
+/// A lease that no units are taken from any more. It is settled once no units are pending.
+pub(super) struct RetiredLease {
+    pub(super) counter: LeasedCounter,
+    pub(super) ticket: Ticket,
+    pub(super) units: LeasedUnits,
+}
+
+impl LeasedUnits {
+    fn take(&mut self, cost: u32, held: bool, now: Instant) {
+        self.left -= cost;
+        self.used_at = now;
+        if held {
+            self.pending += cost;
+        }
+    }
+
+    /// Units that were taken are used, or come back.
+    pub(super) fn decided(&mut self, cost: u32, used: bool) {
+        self.pending = self.pending.saturating_sub(cost);
+        if !used {
+            self.left = self.left.saturating_add(cost).min(self.granted);
+        }
+    }
+}
+
+impl RetiredLease {
+    pub(super) fn settlement(&self) -> Settlement {
+        let LeasedUnits { granted, left: unspent, used_at, id, .. } = self.units;
+        Settlement { id, granted, unspent, used_at: Some(used_at) }
+    }
 }
 
 impl Entry {
@@ -51,16 +88,12 @@ impl Entry {
     pub(super) fn requested(charge: &Charge<'_>, rate: u32, ticket: Ticket, now: Instant) -> Self {
         let outcome = Outcome::Admit { delay: Span::ZERO };
         Entry {
-            counter: LeasedCounter {
-                subject: charge.subject,
-                counter: charge.counter,
-                rule: charge.rule.into(),
-                limit: charge.limit.clone(),
-            },
+            counter: LeasedCounter::of(charge),
             ticket,
             units: LeasedUnits {
                 granted: 0,
                 left: 0,
+                pending: 0,
                 since: now,
                 until: now,
                 used_at: now,
@@ -76,36 +109,42 @@ impl Entry {
         }
     }
 
+    /// Takes a charge, or returns how to charge it, and a lease that cannot be settled yet. With `held`, the units may come
+    /// back.
     pub(super) fn serve(
         &mut self,
         charge: &Charge<'_>,
         nodes: u16,
         (next, id): (Ticket, LeaseId),
+        held: bool,
         now: Instant,
-    ) -> ServedBy {
+    ) -> (ServedBy, Option<RetiredLease>) {
         self.used_at = now;
         // A changed limit is judged by the server.
         let same_limit = self.counter.limit == *charge.limit;
         if same_limit && now < self.units.until && charge.cost <= self.units.left {
-            self.units.left -= charge.cost;
-            self.units.used_at = now;
-            return ServedBy::Lease(self.admission(now), self.ticket);
+            self.units.take(charge.cost, held, now);
+            return (ServedBy::Lease(self.admission(now), self.ticket), None);
         }
         if self.renewing {
-            return ServedBy::Server;
+            return (ServedBy::Server, None);
         }
         if same_limit
             && charge.effect == Effect::Enforce
             && let Some(refusal) = self.refusal(charge.cost, now)
         {
-            return ServedBy::Exhausted(refusal);
+            return (ServedBy::Exhausted(refusal), None);
         }
         self.update_rate();
-        let settle = self.settle().map(|(_, settlement)| settlement);
+        let (settled, unsettled) = match self.retire() {
+            Some(lease) if lease.units.pending > 0 => (None, Some(lease)),
+            lease => (lease, None),
+        };
         self.counter.limit = charge.limit.clone();
         (self.renewing, self.ticket) = (true, next);
         let want = Some(wanted(self.rate, charge.limit)).filter(|want| *want >= BUSY).unwrap_or(0);
-        ServedBy::NewLease(LeaseRequest { want, nodes, id, settle }, next)
+        let settle = settled.map(|lease| lease.settlement());
+        (ServedBy::NewLease(LeaseRequest { want, nodes, id, settle }, next), unsettled)
     }
 
     pub(super) fn units_left(&self, now: Instant) -> u32 {
@@ -131,11 +170,18 @@ impl Entry {
         };
     }
 
-    /// Takes out the units for settlement.
-    pub(super) fn settle(&mut self) -> Option<(LeasedCounter, Settlement)> {
-        let LeasedUnits { granted, left: unspent, id, .. } = self.units;
-        self.units = LeasedUnits { granted: 0, left: 0, ..self.units };
-        (granted > 0).then(|| (self.counter.clone(), Settlement { id, granted, unspent }))
+    /// Whether the lease is to be returned: it has expired, or was not used lately. Others may need the units.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        let idle = self.units.until <= now || self.units.used_at + RETURN_AFTER <= now;
+        idle && !self.renewing && self.units.pending == 0
+    }
+
+    /// Takes out the units.
+    pub(super) fn retire(&mut self) -> Option<RetiredLease> {
+        let units = self.units;
+        self.units = LeasedUnits { granted: 0, left: 0, pending: 0, ..units };
+        let (counter, ticket) = (self.counter.clone(), self.ticket);
+        (units.granted > 0).then_some(RetiredLease { counter, ticket, units })
     }
 
     /// Admits, with what remains here and, as of the last reply, on the server.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::LeasedCounter;
+use super::entry::RetiredLease;
 use crate::redis::script::call::{LeaseId, Settlement};
 
 /// Returns that wait. Beyond it units are lost until their window ends.
@@ -34,7 +35,8 @@ impl LeaseReturn {
 
     /// All units of a lease that may have been granted.
     pub(super) fn of_lost_reply(counter: LeasedCounter, id: LeaseId) -> Self {
-        LeaseReturn { unknown_left: UNKNOWN_MAX, ..LeaseReturn::new(counter, Settlement::unused(id)) }
+        let settlement = Settlement::unused(id, Instant::now());
+        LeaseReturn { unknown_left: UNKNOWN_MAX, ..LeaseReturn::new(counter, settlement) }
     }
 
     /// Whether it matters: a bucket is settled even if all units were used, because it refills only after that.
@@ -42,20 +44,27 @@ impl LeaseReturn {
         self.settlement.unspent > 0 || self.counter.is_bucket()
     }
 
-    /// What is left to do if the server knew the lease, did not, or is not known to have executed the call.
+    /// What is left to do if the server knew the lease, did not, or is not known to have executed the call. `None` if
+    /// nothing is.
     pub(crate) fn after(mut self, was_known: Option<bool>) -> Option<Self> {
         match was_known {
             Some(true) => return None,
             Some(false) => self.unknown_left = self.unknown_left.checked_sub(1)?,
             None => {}
         }
-        (Instant::now() < self.until).then_some(self)
+        Some(self)
+    }
+
+    /// Units that are lost with this return, as far as they are known.
+    pub(super) fn units(&self) -> u64 {
+        Some(self.settlement.unspent).filter(|unspent| *unspent < u32::MAX).unwrap_or(0).into()
     }
 }
 
-impl From<(LeasedCounter, Settlement)> for LeaseReturn {
-    fn from((counter, settlement): (LeasedCounter, Settlement)) -> Self {
-        LeaseReturn::new(counter, settlement)
+impl From<RetiredLease> for LeaseReturn {
+    fn from(lease: RetiredLease) -> Self {
+        let settlement = lease.settlement();
+        LeaseReturn::new(lease.counter, settlement)
     }
 }
 
@@ -64,18 +73,27 @@ impl From<(LeasedCounter, Settlement)> for LeaseReturn {
 pub(super) struct PendingReturns(Mutex<Vec<LeaseReturn>>);
 
 impl PendingReturns {
-    pub(super) fn push(&self, lease: LeaseReturn) {
+    /// Returns how many units are lost, because too many returns wait or this one was tried for too long.
+    pub(super) fn push(&self, lease: LeaseReturn) -> u64 {
         let mut pending = self.0.lock();
-        if pending.len() < PENDING_MAX {
-            pending.push(lease);
+        if pending.len() >= PENDING_MAX || lease.until <= Instant::now() {
+            return lease.units();
         }
+        pending.push(lease);
+        0
     }
 
     pub(super) fn take(&self) -> Vec<LeaseReturn> {
         std::mem::take(&mut *self.0.lock())
     }
 
-    pub(super) fn retain(&self, keeps: impl Fn(&LeasedCounter) -> bool) {
-        self.0.lock().retain(|lease| keeps(&lease.counter));
+    /// Drops the others. Returns their units.
+    pub(super) fn retain(&self, keeps: impl Fn(&LeasedCounter) -> bool) -> u64 {
+        let mut pending = self.0.lock();
+        let (kept, dropped) =
+            std::mem::take(&mut *pending).into_iter().partition(|lease| keeps(&lease.counter));
+        *pending = kept;
+        let dropped: Vec<LeaseReturn> = dropped;
+        dropped.iter().map(LeaseReturn::units).sum()
     }
 }

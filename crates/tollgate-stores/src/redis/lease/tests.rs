@@ -20,7 +20,7 @@ fn admitted(remaining: u32) -> Verdict {
 
 /// Takes units until a lease is requested.
 fn request(leases: &LeaseTable, charge: &Charge<'_>, now: Instant) -> (LeaseRequest, Ticket) {
-    let request = (0..200).find_map(|_| match leases.take(charge, now) {
+    let request = (0..200).find_map(|_| match leases.take(charge, false, now) {
         ServedBy::NewLease(request, ticket) => Some((request, ticket)),
         _ => None,
     });
@@ -43,7 +43,15 @@ fn units(leases: &LeaseTable, now: Instant) -> u64 {
 }
 
 fn take(leases: &LeaseTable, charge: &Charge<'_>, now: Instant) -> Ticket {
-    match leases.take(charge, now) {
+    leased(leases.take(charge, false, now))
+}
+
+fn hold(leases: &LeaseTable, charge: &Charge<'_>, now: Instant) -> Ticket {
+    leased(leases.take(charge, true, now))
+}
+
+fn leased(served_by: ServedBy) -> Ticket {
+    match served_by {
         ServedBy::Lease(_, ticket) => ticket,
         other => panic!("{other:?}"),
     }
@@ -86,20 +94,59 @@ fn short_leases_at_window_end_keep_the_rate() {
     }
 }
 
+/// A request that another limit may still refuse holds units. Until it is decided the lease is not settled.
 #[test]
-fn units_are_not_put_back_into_the_next_lease() {
+fn refused_request_returns_units_of_a_replaced_lease() {
     let (limit, now) = (limit(), Instant::now());
     let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
     let first = request(&leases, &charge, now);
     grant(&leases, &charge, &first, 1, now);
-    let taken: Vec<Ticket> = (0..5).map(|_| take(&leases, &charge, now)).collect();
+    let taken: Vec<Ticket> = (0..5).map(|_| hold(&leases, &charge, now)).collect();
     // The window ends, and the next lease is of the next window.
-    let second = request(&leases, &charge, now + 3 * SECOND);
-    assert_eq!(second.0.settle.map(|settle| settle.unspent), Some(5));
-    grant(&leases, &charge, &second, 2, now + 3 * SECOND);
-    take(&leases, &charge, now + 3 * SECOND);
-    leases.put_back(&charge, taken[0]);
-    assert_eq!(units(&leases, now + 3 * SECOND), 9, "of ten, one is used");
+    let later = now + 3 * SECOND;
+    assert!(leases.take_expired(later).is_empty(), "units are held");
+    let second = request(&leases, &charge, later);
+    assert_eq!(second.0.settle, None);
+    grant(&leases, &charge, &second, 2, later);
+    let ticket = hold(&leases, &charge, later);
+    leases.decided(&charge, ticket, true);
+    for (at, ticket) in taken.into_iter().enumerate() {
+        assert!(leases.take_expired(later).is_empty(), "units are held");
+        leases.decided(&charge, ticket, at > 0);
+    }
+    assert_eq!(units(&leases, later), 9, "of ten, one is used");
+    let returned = leases.take_expired(later).pop().map(|lease| lease.settlement);
+    let returned = returned.map(|settlement| (settlement.id, settlement.granted, settlement.unspent));
+    assert_eq!(returned, Some((first.0.id, 10, 6)), "of ten, four are used");
+}
+
+#[test]
+fn unused_lease_is_returned_after_half_a_second() {
+    let (limit, now) = (limit(), Instant::now());
+    let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
+    let first = request(&leases, &charge, now);
+    grant(&leases, &charge, &first, 1, now);
+    let used_at = now + SECOND / 4;
+    take(&leases, &charge, used_at);
+    assert!(leases.take_expired(now + 3 * SECOND / 4 - SECOND / 100).is_empty());
+    let returned = leases.take_expired(now + 3 * SECOND / 4).pop().unwrap();
+    assert_eq!((returned.settlement.unspent, returned.settlement.used_at), (9, Some(used_at)));
+}
+
+#[test]
+fn limits_that_are_restored_at_once_are_not_leased() {
+    let limit = |algorithm, requests, burst, millis| {
+        let window = Window::Length(Span::from_millis(millis));
+        Limit::with_options(algorithm, requests, window, burst, None).unwrap()
+    };
+    let leased = |limit: &Limit| can_be_leased(&Charge { limit, ..charge(limit) });
+    assert!(!leased(&limit(Algorithm::TokenBucket, 40_000, Some(1_000), 1_000)));
+    assert!(!leased(&limit(Algorithm::SlidingWindowCounter, 1_000, None, 100)));
+    assert!(leased(&limit(Algorithm::FixedWindow, 1_000, None, 1_000)));
+    let bucket = limit(Algorithm::Gcra, 1_000, Some(2_000), 1_000);
+    assert!(leased(&bucket));
+    assert_eq!(pause(&bucket), Duration::from_millis(40));
+    assert_eq!(pause(&limit(Algorithm::FixedWindow, 1_000, None, 60_000)), SCARCE_FOR);
 }
 
 #[test]
@@ -138,21 +185,24 @@ fn first_refusal_comes_from_the_server() {
     leases.set_nodes(3);
     let (request, ticket) = request(&leases, &charge, now);
     leases.grant(&charge, (&request, ticket), admitted(0), Grant::default(), now);
-    assert!(matches!(leases.take(&charge, now), ServedBy::NewLease(..)));
+    assert!(matches!(leases.take(&charge, false, now), ServedBy::NewLease(..)));
     let refused = Verdict { outcome: Outcome::Refuse { retry_after: Span::from_secs(9) }, ..admitted(0) };
-    let (request, ticket) = match leases.take(&charge, now) {
+    let (request, ticket) = match leases.take(&charge, false, now) {
         ServedBy::Server => (request, Ticket(ticket.0 + 1)),
         other => panic!("{other:?}"),
     };
     leases.grant(&charge, (&request, ticket), refused, Grant::default(), now);
     let ServedBy::Exhausted(Verdict { outcome: Outcome::Refuse { retry_after }, .. }) =
-        leases.take(&charge, now)
+        leases.take(&charge, false, now)
     else {
         panic!("the server was asked again")
     };
     assert!(retry_after > Span::from_secs(8));
     let dearer = Charge { cost: 2, ..charge };
-    assert!(matches!(leases.take(&dearer, now), ServedBy::NewLease(..)), "another cost has another wait");
+    assert!(
+        matches!(leases.take(&dearer, false, now), ServedBy::NewLease(..)),
+        "another cost has another wait"
+    );
 }
 
 #[test]
@@ -162,17 +212,15 @@ fn unknown_outcome_returns_both_leases() {
     let first = request(&leases, &charge, now);
     grant(&leases, &charge, &first, 1, now);
     (0..9).for_each(|_| _ = take(&leases, &charge, now));
-    let ServedBy::NewLease(second, ticket) = leases.take(&Charge { cost: 2, ..charge }, now) else {
+    let ServedBy::NewLease(second, ticket) = leases.take(&Charge { cost: 2, ..charge }, false, now) else {
         panic!("two of one unit")
     };
     leases.abandon(&charge, &second, ticket);
-    leases.abandon(&charge, &second, ticket);
-    let returns: Vec<Settlement> =
-        leases.take_expired(now).into_iter().map(|lease| lease.settlement).collect();
-    assert_eq!(
-        returns,
-        [Settlement { id: first.0.id, granted: 10, unspent: 1 }, Settlement::unused(second.id)]
-    );
+    let returns: Vec<(LeaseId, u32, u32)> = (leases.take_expired(now).into_iter())
+        .map(|lease| lease.settlement)
+        .map(|settlement| (settlement.id, settlement.granted, settlement.unspent))
+        .collect();
+    assert_eq!(returns, [(first.0.id, 10, 1), (second.id, u32::MAX, u32::MAX)]);
     assert!(leases.take_expired(now).is_empty(), "each is returned once");
 }
 

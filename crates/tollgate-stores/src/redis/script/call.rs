@@ -1,5 +1,7 @@
 //! One call of the script: its keys and its packed arguments.
 
+use std::time::{Duration, Instant};
+
 use redis::Cmd;
 use smallvec::SmallVec;
 use tollgate::counters::{Charge, Effect, PenaltyCharge};
@@ -66,12 +68,20 @@ pub(crate) struct Settlement {
     pub(crate) id: LeaseId,
     pub(crate) granted: u32,
     pub(crate) unspent: u32,
+    /// When the last unit was used. A bucket is settled as of then: what was used refills since.
+    pub(crate) used_at: Option<Instant>,
 }
 
 impl Settlement {
-    /// Returns all units of a lease that the server may have granted, but whose reply was lost.
-    pub(crate) const fn unused(id: LeaseId) -> Self {
-        Settlement { id, granted: u32::MAX, unspent: u32::MAX }
+    /// Returns all units of a lease that the server may have granted, but whose reply was lost at `now`.
+    pub(crate) const fn unused(id: LeaseId, now: Instant) -> Self {
+        Settlement { id, granted: u32::MAX, unspent: u32::MAX, used_at: Some(now) }
+    }
+
+    /// How long ago the last unit was used at least, in microseconds.
+    fn idle_micros(&self) -> u64 {
+        let idle = self.used_at.map_or(Duration::ZERO, |used_at| used_at.elapsed());
+        u32::try_from(idle.as_micros()).unwrap_or(u32::MAX).into()
     }
 }
 
@@ -207,6 +217,7 @@ impl ScriptCall {
         self.number::<2>(u64::from(lease.nodes.max(1)));
         self.number::<4>(u64::from(settle.granted));
         self.number::<4>(u64::from(settle.unspent));
+        self.number::<4>(settle.idle_micros());
         self.packed.extend_from_slice(&settle.id.field());
         self.packed.extend_from_slice(&lease.id.field());
     }

@@ -40,9 +40,7 @@ if flags == 0 then
     if value then
       local unit, written
       last, unit, debt, written = unpack('>I5I3I7I7', value)
-      if #value ~= 22 or unit ~= tick or written > at or last * 1000000 <= now then plain = false break end
-      -- A lowered limit caps the debt before it is paid back, as everywhere.
-      if debt > most then debt = most end
+      if #value ~= 22 or unit ~= tick or written > at or last * 1000000 <= now or debt > most then plain = false break end
       debt = debt - (at - written) * rate
       if debt < 0 then debt = 0 end
     end
@@ -133,8 +131,8 @@ local function lasting(ttl)
 end
 
 local function keep(c, key, state, ttl)
-  -- A wrong clock also wrote a wrong expiry.
-  local last = not c.healed and c.lasts * 1000000 > now + ttl and c.lasts or lasting(ttl)
+  -- A wrong clock also wrote a wrong expiry. A lower limit than the one that was charged does not extend it.
+  local last = not c.healed and (c.above or c.lasts * 1000000 > now + ttl) and c.lasts or lasting(ttl)
   put(key, c.field, pack('>I5', last) .. state)
   if last ~= c.lasts then outlast(key, c.field, last) end
 end
@@ -150,6 +148,8 @@ end
 local has = function(number, bit) return floor(number / bit) % 2 == 1 end
 -- How long a lease is valid unless its window ends earlier; script.rs has the same constant.
 local LEASE = 2000000
+-- How long before it lapses a lease of a bucket ends, so that the node has time to return it.
+local LEASE_RETURN = 500000
 -- How long the record of a lease is kept at least if the lease is not settled.
 local LEASE_RECORD = 60000000
 local dry, has_penalty, forced = has(flags, 1), has(flags, 2), has(flags, 4)
@@ -193,6 +193,9 @@ end
 
 -- Each judge_* fills `c` with outcome (0 refuse, 1 admit, 2 never), wait, remaining and reset before the charge, the reset
 -- after it, and what write_* needs. Each write_* stores the state; `extra` is what a lease takes beyond the charge.
+
+-- A debt takes seven bytes. Only a limit that is counted in coarser ticks can owe more.
+local DEBT_MAX = 36028797018963968
 
 -- A refund of a charge brings the refill of later charges forward, not that of earlier ones. So a bucket with charges that
 -- may be refunded keeps how many they were, the sum of the oldest refunds, and the latest ones: the number of the charge
@@ -254,31 +257,46 @@ local function holds_place(c, debt, at)
   return has_queue and (at + ceil(debt / c.rate)) * c.tick ~= c.mark
 end
 
--- Takes back the unspent units of a lease, a charge of a decision that another shard refused, or one whose response is
--- refunded. `born` identifies leases and charges from before a reset.
-local function settle_bucket(c, debt, at)
+-- The tick in which leases of an epoch lapse.
+local function lapse_of(c, epoch)
+  return ceil((epoch + 2) * LEASE / c.tick)
+end
+
+-- Settles a lease as of tick `at`, when all of its used units had been used. `born` identifies leases from before a reset.
+local function settle_bucket_lease(c, debt, at)
+  if c.granted == 0 or c.given_born ~= c.born then return debt end
   local back = c.unspent * c.window
-  if c.granted > 0 then
-    if c.given_born ~= c.born then return debt end
-    if c.mark == c.epoch then c.current = c.current - c.granted
-    elseif c.mark == c.epoch - 1 then c.earlier = c.earlier - c.granted
-    else return debt end
-    if c.current < 0 then c.current = 0 end
-    if c.earlier < 0 then c.earlier = 0 end
-    c.settled = true
-  elseif c.unspent > 0 then
-    -- At its mark, the refunded charge would be paid back along with the debt before it. Only what time has not paid back
-    -- by now is refunded: more would free what other requests have taken since.
-    if now >= c.mark then return debt end
-    local owed = (ceil(c.mark / c.tick) - at) * c.rate
-    if c.later then
-      if c.given_born ~= c.born or not c.refunds or holds_place(c, debt, at) then return debt end
-      owed = owed - refunded_before(c, c.order) + c.given_refunded
-    end
-    if owed <= 0 then return debt end
-    c.settled = true
-    if owed < back then back = owed end
+  if c.mark == c.epoch then c.current = c.current - c.granted
+  elseif c.mark == c.epoch - 1 then c.earlier = c.earlier - c.granted
+  else
+    -- It has lapsed. What was paid back since is not returned once more.
+    local paid = (at - lapse_of(c, c.mark)) * c.rate
+    if paid > 0 then back = paid < back and back - paid or 0 end
   end
+  if c.current < 0 then c.current = 0 end
+  if c.earlier < 0 then c.earlier = 0 end
+  c.settled = true
+  if back > debt then back = debt end
+  local lost = c.unspent * c.window - back
+  if lost > debt - back then lost = debt - back end
+  c.lost = floor(lost / c.window)
+  note_refund(c, back)
+  return debt - back
+end
+
+-- Takes back a charge of a decision that another shard refused, or one whose response is refunded.
+local function refund_bucket(c, debt, at)
+  if c.leased or c.unspent == 0 or now >= c.mark then return debt end
+  -- At its mark, the refunded charge would be paid back along with the debt before it. Only what time has not paid back
+  -- by now is refunded: more would free what other requests have taken since.
+  local back, owed = c.unspent * c.window, (ceil(c.mark / c.tick) - at) * c.rate
+  if c.later then
+    if c.given_born ~= c.born or not c.refunds or holds_place(c, debt, at) then return debt end
+    owed = owed - refunded_before(c, c.order) + c.given_refunded
+  end
+  if owed <= 0 then return debt end
+  c.settled = true
+  if owed < back then back = owed end
   if back > debt then back = debt end
   note_refund(c, back)
   return debt - back
@@ -289,8 +307,21 @@ end
 local function pay_back(c, debt, at, ticks)
   if ticks > at then debt, at = debt - (ticks - at) * c.rate, ticks end
   local leased = (c.earlier + c.current) * c.window
-  if leased > c.most then leased = c.most end
   return debt < leased and leased or debt, at
+end
+
+-- A lease is outstanding until the end of the epoch after its own, longer than it is valid. Leases of crashed nodes lapse
+-- by then, and their units are paid back from then on.
+local function advance(c, debt, at, ticks)
+  local epoch = floor(ticks * c.tick / LEASE)
+  while c.epoch < epoch and c.earlier + c.current > 0 do
+    local lapse = lapse_of(c, c.epoch - 1)
+    debt, at = pay_back(c, debt, at, lapse < ticks and lapse or ticks)
+    c.lapsed = c.lapsed or c.earlier > 0
+    c.earlier, c.current, c.epoch = c.current, 0, c.epoch + 1
+  end
+  if c.epoch < epoch then c.epoch = epoch end
+  return pay_back(c, debt, at, ticks)
 end
 
 local function judge_bucket(c, key)
@@ -303,7 +334,9 @@ local function judge_bucket(c, key)
     unit, debt, at = unpack('>I3I7I7', value, 6)
     if unit ~= c.tick then
       debt = unit > c.tick and debt * (unit / c.tick) or ceil(debt / (c.tick / unit))
-      at = floor(at * unit / c.tick)
+      if debt > DEBT_MAX then debt = DEBT_MAX end
+      -- Rounding down would pay back the part of a tick before the write once more.
+      at = ceil(at * unit / c.tick)
     end
     if too_far(at * c.tick, c.length) then at, c.healed = ticks, true end
     if #value > 22 then
@@ -313,27 +346,31 @@ local function judge_bucket(c, key)
     -- In another tick, or moved by a wrong clock, what was refunded means something else.
     if #value > 43 and unit == c.tick and not c.healed then read_refunds(c, value) end
   end
-  if debt > c.most then debt = c.most end
-  -- A lease is outstanding until the end of the epoch after its own, longer than it is valid. Leases of crashed nodes lapse
-  -- by then, and their units are paid back from then on.
-  while c.epoch < epoch and c.earlier + c.current > 0 do
-    local lapse = ceil((c.epoch + 1) * LEASE / c.tick)
-    debt, at = pay_back(c, debt, at, lapse < ticks and lapse or ticks)
-    c.earlier, c.current, c.epoch = c.current, 0, c.epoch + 1
+  local outstanding = c.earlier + c.current > 0
+  if c.granted > 0 then
+    local used_at = ceil((now - c.idle) / c.tick)
+    debt, at = advance(c, debt, at, used_at < ticks and used_at or ticks)
+    debt = settle_bucket_lease(c, debt, at)
   end
-  if c.epoch < epoch then c.epoch = epoch end
-  debt, at = pay_back(c, debt, at, ticks)
-  debt = pay_back(c, settle_bucket(c, debt, at), at, at)
-  if debt == 0 then c.refunds = nil end
-  if c.earlier + c.current == 0 and not c.refunds then c.born = 0 end
-  c.debt, c.at = debt, at
+  debt, at = advance(c, debt, at, ticks)
+  debt = pay_back(c, refund_bucket(c, debt, at), at, at)
+  -- A lease that has lapsed can still be returned while anything is owed.
+  if debt == 0 then c.refunds, c.born = nil, 0 end
+  if outstanding and c.earlier + c.current == 0 and not c.lapsed and not c.refunds then c.born = 0 end
+  c.debt, c.at, c.stop = debt, at, (epoch + 2) * LEASE - LEASE_RETURN
 
+  -- The debt may exceed the capacity if other callers have higher limits. It is not cut: they would get the difference
+  -- again. It refuses no longer than until the counter expires.
   local room, wanted = c.most - debt, (c.cost == 0 and 1 or c.cost) * c.window
-  c.remaining, c.wait = floor(room / c.window), 0
+  c.above = room < 0
+  c.remaining, c.wait = c.above and 0 or floor(room / c.window), 0
   c.reset = c.rate > 0 and wait_until((at + ceil(debt / c.rate)) * c.tick) or 0
   if wanted > c.most then c.outcome = 2 return end
   if wanted > room then
     c.outcome, c.wait = 0, wait_until((at + ceil((wanted - room) / c.rate)) * c.tick)
+    local left = c.lasts * 1000000 - now
+    if c.above and left < c.wait then c.wait = left end
+    if c.above and left < c.reset then c.reset = left end
     return
   end
   c.outcome = 1
@@ -347,7 +384,7 @@ end
 
 local function write_bucket(c, key, taken, extra)
   local debt = c.debt + (taken + extra) * c.window
-  if debt > c.most then debt = c.most end
+  if debt > c.most then debt = c.above and c.debt or c.most end
   local state = pack('>I3I7I7', c.tick, debt, c.at)
   local ttl = wait_until((c.at + ceil(debt / (c.rate > 0 and c.rate or 1))) * c.tick)
   if extra > 0 and c.born == 0 then c.born = now end
@@ -609,7 +646,8 @@ local function read_charge(position)
   end
   if has(c.bits, 4) then
     c.leased, c.by_born = true, true
-    c.want, c.nodes, c.granted, c.unspent, c.settled_lease, c.new_lease, position = unpack('>I4I2I4I4c17c17', arg, position)
+    c.want, c.nodes, c.granted, c.unspent, c.idle, c.settled_lease, c.new_lease, position =
+      unpack('>I4I2I4I4I4c17c17', arg, position)
   end
   c.shadow, c.violation, c.refundable = has(c.bits, 1), has(c.bits, 2), has(c.bits, 16)
   c.refund, c.later = has(c.bits, 8), has(c.bits, 32)
@@ -768,6 +806,9 @@ for _, c in ipairs(charges) do
     if c.later then
       answer[n + 1], answer[n + 2] = c.given_order or 0, c.given_refunded or 0
       n = n + 2
+    elseif c.leased then
+      n = n + 1
+      answer[n] = c.lost or 0
     end
   elseif c.refund then
     n = n + 1

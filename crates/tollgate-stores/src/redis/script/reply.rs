@@ -43,6 +43,8 @@ pub(crate) struct Grant {
     /// The number of the charge in its bucket, and what had been refunded before it, for a refund after the response.
     pub(crate) order: u64,
     pub(crate) refunded_before: u64,
+    /// Units of the settled lease that came back too late to be returned.
+    pub(crate) lost: u32,
 }
 
 /// The script returned something other than its documented reply.
@@ -70,6 +72,7 @@ impl ChargeReply {
             _ => Outcome::Never,
         };
         let is_later = extra == Extra::RefundableLater;
+        let is_lease = matches!(extra, Extra::Lease(_));
         let grant = match extra {
             Extra::Lease(_) | Extra::Refundable | Extra::RefundableLater => Some(Grant {
                 granted: narrow(next()?),
@@ -78,6 +81,7 @@ impl ChargeReply {
                 mark: unsigned(next()?),
                 order: if is_later { unsigned(next()?) } else { 0 },
                 refunded_before: if is_later { unsigned(next()?) } else { 0 },
+                lost: if is_lease { narrow(next()?) } else { 0 },
             }),
             Extra::None | Extra::Refund { .. } => None,
         };

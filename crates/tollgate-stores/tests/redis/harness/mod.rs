@@ -77,12 +77,13 @@ pub(crate) fn address(address: std::net::SocketAddr) -> Address {
 }
 
 /// Cases that let time pass: seconds on a real clock.
-const WAITING: [&str; 5] = [
+const WAITING: [&str; 6] = [
     "burst_returns_after_idle_window",
     "waiting_for_retry_after_is_enough",
     "cooldown_refuses_whatever_the_limits_admit",
     "refusal_that_starts_a_cooldown_reports_it",
     "refund_after_the_window_is_dropped",
+    "callers_with_different_limits_get_the_largest",
 ];
 
 /// A case of the conformance suite and its name.
