@@ -5,7 +5,6 @@ use smallvec::SmallVec;
 use crate::accounts::{Block, BlockPosition};
 use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charge, Effect, StoreError, Verdicts};
-use crate::identity::Client;
 use crate::limit::{Algorithm, Window};
 use crate::receipt::{self, Receipt, ReceiptCharges};
 use crate::rules::{ChargePlan, EvaluationEnd, OnStoreFailure, Rule, RuleSet, Snapshot, namespace};
@@ -416,21 +415,6 @@ impl Decision {
             Answer::Refuse { retry_after, .. } => retry_after,
             _ => None,
         }
-    }
-
-    /// The report of the first limit that counts this client.
-    fn report_on(&self, client: Client<'_>) -> Option<&LimitReport> {
-        let counts = |report: &&LimitReport| {
-            let rule = self.rules.rules().get(report.rule as usize);
-            report.effect == Effect::Enforce
-                && rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.is_id_of(client)))
-        };
-        self.reports.iter().find(counts)
-    }
-
-    /// What this client has consumed of the first limit that counts it.
-    pub(crate) fn used_by(&self, client: Client<'_>) -> u32 {
-        self.report_on(client).map_or(0, |report| report.capacity.saturating_sub(report.verdict.remaining))
     }
 
     /// The rule set of the decision.

@@ -4,20 +4,21 @@
 //! - `settle`: refunds once the response is known
 //! - `snapshot`: one or more calls against the same rule set
 //! - `explain`, `inspect`: why a decision came out as it did, and what the counters of a client hold
-//! - `reset`, `set_override`: changes to the counters and limits of one client
+//! - `reset`, `change_override`: changes to the counters and limits of one client
 //! - `reconcile`: adds what was counted during an outage to the shared counters
 
+mod change_override;
 mod check;
 mod explain;
 mod inspect;
 mod reconcile;
 mod reset;
-mod set_override;
 mod settle;
 mod snapshot;
 
 use std::sync::Arc;
 
+pub use self::change_override::Consumption;
 pub use self::reset::Reset;
 pub use self::settle::Settlement;
 pub use self::snapshot::LimiterSnapshot;

@@ -130,6 +130,34 @@ pub(crate) fn limit_of(node: &Service, user: &str) -> Option<u64> {
     node.check(user, "/x").json()["limit"].as_u64()
 }
 
+/// Changes of window and algorithm carry over what a user has consumed, once, whichever node makes them.
+#[test]
+fn changed_limits_count_no_request_twice() {
+    let redis = RedisServer::start();
+    let nodes = fleet(&redis, 100);
+    let mut used = 0;
+    let changes = [
+        ("fixed_window", 10),
+        ("fixed_window", 5),
+        ("fixed_window", 10),
+        ("token_bucket", 400),
+        ("fixed_window", 5),
+    ];
+    for (turn, (strategy, days)) in changes.into_iter().enumerate() {
+        let body = format!(
+            r#"{{"user_id":"alice","endpoint":"/x","limit":100,"window_seconds":{},"strategy":"{strategy}"}}"#,
+            days * 86_400
+        );
+        let node = &nodes[turn % 3];
+        assert_eq!(node.admin("PUT", "/v1/rate-limit/config", &body).status, 200);
+        for _ in 0..3 {
+            used += 1;
+            let left = node.check("alice", "/x").json()["remaining"].as_u64();
+            assert_eq!(left, Some(100 - used), "{strategy} over {days} days");
+        }
+    }
+}
+
 #[test]
 fn user_limits_survive_a_flush() {
     let redis = RedisServer::start();

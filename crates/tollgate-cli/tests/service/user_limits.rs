@@ -71,6 +71,38 @@ fn usage_carries_over_when_limits_change() {
     assert_eq!(service.check("a", "/api/v1/users").status, 429);
 }
 
+/// Whatever becomes of the limit of a user, each request counts once.
+#[test]
+fn changed_limits_count_no_request_twice() {
+    let service = Service::with_config("default_limit = 100\ndefault_window = \"7d\"");
+    let body = |strategy: &str, days: u32| {
+        let body = user_limit(100).replace("60,", &format!("{},", days * 86_400));
+        body.replace("token_bucket", strategy)
+    };
+    let path = format!("{CONFIG}?user_id=a&endpoint=/api/v1/users");
+    let mut used = 0;
+    let mut check = |after: &str| {
+        used += 1;
+        assert_eq!(service.check("a", "/api/v1/users").json()["remaining"], 100 - used, "after {after}");
+    };
+    check("the start");
+    for (strategy, days) in [
+        ("fixed_window", 10),
+        ("fixed_window", 5),
+        ("fixed_window", 10),
+        ("token_bucket", 400),
+        ("sliding_window_log", 10),
+        ("fixed_window", 5),
+    ] {
+        assert_eq!(service.admin("PUT", CONFIG, &body(strategy, days)).status, 200);
+        check(&format!("{strategy} over {days} days"));
+    }
+    assert_eq!(service.admin("DELETE", &path, "").status, 204);
+    check("the deletion");
+    assert_eq!(service.admin("PUT", CONFIG, &body("fixed_window", 5)).status, 200);
+    check("it was set again");
+}
+
 #[test]
 fn reset_affects_only_its_client() {
     let service = Service::with_config(

@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use tollgate::counters::StoreError;
 use tollgate::identity::{InTenant, Scratch};
-use tollgate::rules::overrides::Override;
+use tollgate::rules::overrides::{self, Override, Overrides};
 use tollgate::{Id, Limit, Request, RuleSet, Span, Timestamp, Window};
 use tollgate_stores::sql::{Item, ItemEdit, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
@@ -128,7 +128,7 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
         return dry_run::respond_override(&call, ItemWrite::Put(Item::Limit((&new).into()))).await;
     }
     let answer = answer_of(&new);
-    set_override(&call, &request, &new, now).await?;
+    change_override(&call, &request, (new.user(), &new.endpoint), Some(&new)).await?;
     tracing::info!(
         by = %call.caller.name, tenant = ?new.tenant, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
         "override set"
@@ -154,7 +154,7 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
     Ok(response::json(StatusCode::OK, &answer_of(found)))
 }
 
-/// Deletes the override of one user on one endpoint; the rules apply again.
+/// Deletes the override of one user on one endpoint; the rules apply again. What the user has consumed is carried over.
 #[utoipa::path(
     delete, path = "/v1/rate-limit/config", operation_id = "delete_config", params(ConfigQuery, ChangeQuery),
     responses(
@@ -169,17 +169,12 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     let query: ConfigQuery = call.query()?;
     let found = Arc::clone(query.find(&call, &call.app.limiter().rules())?);
     let (user, endpoint) = (found.user(), &*found.endpoint);
-    let id = Item::Limit((&*found).into()).id();
     if dry_run::parse_flag("dry_run", query.dry_run.as_deref())? {
+        let id = Item::Limit((&*found).into()).id();
         return dry_run::respond_override(&call, ItemWrite::Delete(id)).await;
     }
-    if call.app.config_sync().stores_overrides() {
-        change_database(&call, ItemWrite::Delete(id)).await?;
-    } else {
-        let limiter = call.app.limiter();
-        membership::share(limiter, user, endpoint, None).await.map_err(not_shared)?;
-        limiter.update_overrides(|overrides| overrides.changed(&[], &[(user, endpoint)]));
-    }
+    let request = overrides::request_of(user, endpoint).ok_or_else(not_found)?;
+    change_override(&call, &request, (user, endpoint), None).await?;
     tracing::info!(by = %call.caller.name, ?user, ?endpoint, "override deleted");
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
@@ -196,26 +191,34 @@ fn new_override(rules: &RuleSet, request: &Request<'_>, limit: Limit, now: Times
     Some(Override { updated_at, ..new })
 }
 
-/// Stores an override where all nodes find it and puts it in force: in the database or, if that is local and the counters are
-/// shared, on Redis. What the user has consumed is carried over.
-async fn set_override(
+/// Stores an override, or its deletion, where all nodes find it and puts it in force: in the database or, if that is local and
+/// the counters are shared, on Redis. What the user has consumed is carried over.
+async fn change_override(
     call: &Call,
     request: &Request<'_>,
-    new: &Override,
-    now: Timestamp,
+    (user, endpoint): (InTenant<'_, &str>, &str),
+    new: Option<&Override>,
 ) -> Result<(), ApiError> {
-    let limiter = call.app.limiter();
+    let (limiter, now) = (call.app.limiter(), call.app.now());
     if !call.app.config_sync().stores_overrides() {
-        let shared = async {
-            membership::share(limiter, new.user(), &new.endpoint, Some(new)).await.map_err(not_shared)
-        };
-        return limiter.set_override(request, new.clone(), now, shared).await;
+        let shared = async { membership::share(limiter, user, endpoint, new).await.map_err(not_shared) };
+        let removed = if new.is_none() { &[(user, endpoint)][..] } else { &[] };
+        let change =
+            |overrides: &Overrides| overrides.changed(new.map_or(&[], std::slice::from_ref), removed);
+        return limiter.change_override(request, now, shared, change).await;
     }
+    let write = match (new, limiter.rules().overrides().get(user, endpoint)) {
+        (Some(new), _) => ItemWrite::Put(Item::Limit(new.into())),
+        (None, Some(old)) => ItemWrite::Delete(Item::Limit((&**old).into()).id()),
+        (None, None) => return Err(not_found()),
+    };
     // Counters in memory are carried over by config sync, on each node.
-    let is_shared = call.app.counters().redis().is_some();
-    let consumed = if is_shared { limiter.consumed_before(request, new, now).await } else { 0 };
-    change_database(call, ItemWrite::Put(Item::Limit(new.into()))).await?;
-    limiter.charge_consumed(request, new, consumed, now).await;
+    if call.app.counters().redis().is_none() {
+        return change_database(call, write).await;
+    }
+    let before = limiter.consumption(request, now).await;
+    change_database(call, write).await?;
+    limiter.carry_over(request, &before, now).await;
     Ok(())
 }
 

@@ -29,6 +29,19 @@ const MONTH: Span = Span::from_secs(30 * 86_400);
 const LEASABLE: [Algorithm; 4] =
     [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::FixedWindow, Algorithm::SlidingWindowCounter];
 
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Complication {
+    /// A log beside the other limits, which refuses and refills.
+    Log,
+    /// Every other node has two thirds of the limits.
+    MixedLimits,
+    /// All nodes change between the limits and two thirds of them.
+    ChangingLimits,
+    Resets,
+    /// Nodes stop, and others start in their place.
+    Restarts,
+}
+
 /// What happens in one history. Everything but the timing follows from it.
 #[derive(Clone, Debug)]
 struct Plan {
@@ -40,13 +53,7 @@ struct Plan {
     shared: (Algorithm, u32),
     /// Of the counters of single clients. Many of them refuse.
     own: (Algorithm, u32),
-    /// A log beside them, which refuses and refills.
-    has_log: bool,
-    /// Every other node has two thirds of the shared limit, or the limit changes between the two on all nodes.
-    mixed_limits: bool,
-    changing_limits: bool,
-    resets: bool,
-    restarts: bool,
+    with: Vec<Complication>,
     /// The longest pause between two bursts: some outlast a lease.
     pause_max: Duration,
 }
@@ -61,11 +68,17 @@ impl Plan {
             cost_max: *dice.pick(&[1, 1, 3, 1_000]),
             shared: (*dice.pick(&LEASABLE), *dice.pick(&[1_500, 20_000, 1_000_000])),
             own: (*dice.pick(&LEASABLE), *dice.pick(&[50, 1_000, 100_000])),
-            has_log: dice.one_in(2),
-            mixed_limits: dice.one_in(3),
-            changing_limits: dice.one_in(3),
-            resets: dice.one_in(4),
-            restarts: dice.one_in(4),
+            with: [
+                (Complication::Log, 2),
+                (Complication::MixedLimits, 3),
+                (Complication::ChangingLimits, 3),
+                (Complication::Resets, 4),
+                (Complication::Restarts, 4),
+            ]
+            .into_iter()
+            .filter(|(_, one_in)| dice.one_in(*one_in))
+            .map(|(complication, _)| complication)
+            .collect(),
             pause_max: Duration::from_millis(*dice.pick(&[700, 700, 2_800])),
         }
     }
@@ -74,25 +87,28 @@ impl Plan {
         LASTING + self.pause_max * 2
     }
 
+    fn has(&self, complication: Complication) -> bool {
+        self.with.contains(&complication)
+    }
+
     /// Forms with less in them.
     fn smaller(&self) -> Vec<Plan> {
-        let plan = |change: &dyn Fn(&mut Plan)| {
+        let without = (0..self.with.len()).map(|position| {
             let mut plan = self.clone();
-            change(&mut plan);
+            plan.with.remove(position);
             plan
-        };
-        let changes: [&dyn Fn(&mut Plan); 8] = [
-            &|plan| plan.resets = false,
-            &|plan| plan.restarts = false,
-            &|plan| plan.changing_limits = false,
-            &|plan| plan.mixed_limits = false,
-            &|plan| plan.has_log = false,
-            &|plan| plan.nodes = plan.nodes.div_ceil(2),
-            &|plan| plan.callers = plan.callers.div_ceil(2),
-            &|plan| plan.cost_max = 1,
-        ];
-        let all = changes.map(plan).into_iter();
-        all.filter(|smaller| format!("{smaller:?}") != format!("{self:?}")).collect()
+        });
+        let mut smaller: Vec<Plan> = without.collect();
+        if self.nodes > 1 {
+            smaller.push(Plan { nodes: self.nodes / 2, ..self.clone() });
+        }
+        if self.callers > 1 {
+            smaller.push(Plan { callers: self.callers / 2, ..self.clone() });
+        }
+        if self.cost_max > 1 {
+            smaller.push(Plan { cost_max: 1, ..self.clone() });
+        }
+        smaller
     }
 }
 
@@ -176,15 +192,16 @@ impl History {
         let _running = self.running.read().await;
         let store = self.nodes[node].read().await;
         let cost = dice.between(1, self.plan.cost_max);
-        let is_changed = self.plan.changing_limits && self.start.elapsed().as_millis() / 400 % 2 == 1;
-        let is_lowered = is_changed || self.plan.mixed_limits && node % 2 == 1;
+        let is_changed =
+            self.plan.has(Complication::ChangingLimits) && self.start.elapsed().as_millis() / 400 % 2 == 1;
+        let is_lowered = is_changed || self.plan.has(Complication::MixedLimits) && node % 2 == 1;
         let mut charges = Charges::default();
         charges.charges.push(self.shared.charge(cost, is_lowered));
         let with_own = !dice.one_in(4);
         if with_own {
             charges.charges.push(own.charge(cost, is_lowered));
         }
-        if self.plan.has_log {
+        if self.plan.has(Complication::Log) {
             charges.charges.push(self.log.charge(cost));
         }
         let (verdicts, _) = store.charge_all_timed(&charges, now()).await.unwrap();
@@ -205,12 +222,12 @@ impl History {
         while self.start.elapsed() < self.plan.lasting() {
             tokio::time::sleep(Duration::from_millis(dice.between(100, 800).into())).await;
             let node = dice.below(u32::try_from(self.nodes.len()).unwrap()) as usize;
-            if self.plan.restarts && dice.one_in(2) {
+            if self.plan.has(Complication::Restarts) && dice.one_in(2) {
                 let mut store = self.nodes[node].write().await;
                 store.close().await;
                 self.lost.fetch_add(store.leases().lost, Ordering::Relaxed);
                 *store = open(&self.settings).await;
-            } else if self.plan.resets {
+            } else if self.plan.has(Complication::Resets) {
                 let _stopped = self.running.write().await;
                 let reset = dice.pick(&self.own);
                 let store = self.nodes[node].read().await;
@@ -240,10 +257,10 @@ impl History {
                 Charges { charges: [watched.charge(0, false)].into_iter().collect(), ..Charges::default() };
             let remaining = exact.charge_all_timed(&charges, now()).await.unwrap().0.verdicts[0].remaining;
             let admitted = watched.admitted.load(Ordering::Relaxed);
-            let charged = u64::from(limit.capacity() - remaining);
+            let held = u64::from(limit.capacity() - remaining);
             let restored = if limit.algorithm().has_burst() { self.restored(limit) } else { 0 };
-            if charged > admitted || charged + restored < admitted {
-                deviations.push(format!("{limit}: charged {charged}, admitted {admitted}"));
+            if held > admitted || held + restored < admitted {
+                deviations.push(format!("{limit}: charged {held}, admitted {admitted}"));
             }
             if admitted > u64::from(limit.capacity()) + restored {
                 deviations.push(format!("{limit}: admitted {admitted}"));
@@ -272,7 +289,7 @@ async fn run(plan: Plan, settings: &RedisSettings) -> Outcome {
     let history = Arc::new(History::new(plan, settings).await);
     let callers = (0..history.plan.callers).map(|caller| tokio::spawn(Arc::clone(&history).call(caller)));
     let mut tasks: Vec<_> = callers.collect();
-    if history.plan.resets || history.plan.restarts {
+    if history.plan.has(Complication::Resets) || history.plan.has(Complication::Restarts) {
         tasks.push(tokio::spawn(Arc::clone(&history).administer()));
     }
     for task in tasks {

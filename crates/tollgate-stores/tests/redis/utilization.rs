@@ -38,7 +38,7 @@ impl Demand {
         Demand {
             limit: Limit::with_options(algorithm, requests, window, burst, None).unwrap(),
             rate,
-            burst: Duration::from_secs(60),
+            burst: Duration::from_mins(1),
             pause: Duration::ZERO,
             lasting: Duration::from_secs(if std::env::var_os("LONG_TESTS").is_some() { 15 } else { 3 }),
             clients: 1,
@@ -50,7 +50,7 @@ impl Demand {
         let gauge = Gauge::new(self.limit.clone());
         let admitted = AtomicU64::new(0);
         let period = self.burst + self.pause;
-        let offset = period.mul_f64(client as f64 / self.clients as f64);
+        let offset = period * u32::try_from(client).unwrap() / u32::try_from(self.clients).unwrap();
         let mut sent = 0.0;
         let mut node = client;
         let mut last = Duration::ZERO;
@@ -60,7 +60,7 @@ impl Demand {
                 u64::try_from((elapsed + offset).as_nanos() % period.as_nanos()).unwrap(),
             );
             if phase < self.burst {
-                sent += (elapsed - last).as_secs_f64() * f64::from(self.rate);
+                sent += elapsed.saturating_sub(last).as_secs_f64() * f64::from(self.rate);
             }
             last = elapsed;
             while sent >= 1.0 && start.elapsed() < self.lasting {

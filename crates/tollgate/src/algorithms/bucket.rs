@@ -58,11 +58,11 @@ fn refuse(limit: &Limit, state: Option<CounterState>, cost: u32, now: Timestamp)
     let (debt, at) = debt_at(limit, state, now);
     let (most, wanted) = (limit.debt_units_max(), wanted(limit, cost));
     let remaining = limit.requests_in(most.saturating_sub(debt));
-    let wait = |units| wait_until(limit.tick(), at.saturating_add(limit.ticks_to_refill(units)), now);
+    let wait = |units| wait_until(limit.tick(), at + limit.ticks_to_refill(units), now);
     if wanted > most {
         return Verdict::never(remaining, if limit.requests() == 0 { Span::ZERO } else { wait(debt) });
     }
-    let outcome = Outcome::Refuse { retry_after: wait(debt.saturating_add(wanted) - most) };
+    let outcome = Outcome::Refuse { retry_after: wait(debt + wanted - most) };
     Verdict { outcome, remaining, reset_after: wait(debt) }
 }
 
@@ -88,6 +88,11 @@ pub(super) fn refund(
     let back = wanted(limit, charge.cost).min(owed).min(debt);
     let state = CounterState { value: pack(debt - back, tick), ..state };
     Some(RefundedState { state, debt: back })
+}
+
+/// Whether the debt exceeded what the limit admits when it was written, under a higher limit.
+pub(crate) fn exceeds(limit: &Limit, state: CounterState) -> bool {
+    unpack(state.value, limit.tick()) > limit.debt_units_max()
 }
 
 /// The units by which the instant at which a debt is refilled is rounded up to whole ticks.
@@ -178,7 +183,7 @@ fn unpack(value: u64, tick: Tick) -> u64 {
     if value >> TICK_SHIFT == code(tick) { value & DEBT_MASK } else { convert(value, tick) }
 }
 
-/// Converts a debt that was written in another tick, rounded up.
+/// Converts a debt that was written in another tick, rounded up. It counts up to 2^62 units.
 #[cold]
 fn convert(value: u64, tick: Tick) -> u64 {
     let written = match value >> TICK_SHIFT {
@@ -187,7 +192,7 @@ fn convert(value: u64, tick: Tick) -> u64 {
         _ => Tick::Second,
     };
     let micros = u128::from(value & DEBT_MASK) * u128::from(written.micros());
-    u64::try_from(micros.div_ceil(u128::from(tick.micros()))).unwrap_or(u64::MAX)
+    u64::try_from(micros.div_ceil(u128::from(tick.micros()))).map_or(DEBT_MASK, |debt| debt.min(DEBT_MASK))
 }
 
 #[cfg(test)]

@@ -78,6 +78,13 @@ impl Override {
     }
 }
 
+/// A request to which the override of this user on this endpoint applies. `None` if either is not valid.
+pub fn request_of<'a>(user: InTenant<'a, &'a str>, endpoint: &'a str) -> Option<Request<'a>> {
+    let tenant = user.tenant.map(Id::parse).transpose().ok()?;
+    let endpoint = Endpoint::parse(endpoint).ok()?;
+    Some(Request { user: Some(Id::parse(user.id).ok()?), tenant, ..Request::new(endpoint) })
+}
+
 /// The stored form of an [`Override`], not yet validated: a database row, or part of a JSON document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserEndpointLimit {

@@ -7,11 +7,8 @@ use tollgate::counters::{Charge, Charges, CounterId, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Limit, MemoryCounters, Timestamp};
 
-use crate::model::{self, Evaluated, ModelLimit, ModelOutcome, ModelVerdict, State};
+use crate::model::{self, Evaluated, LAST, ModelLimit, ModelOutcome, ModelVerdict, State};
 use crate::random::{Random, any_limit, narrow, other_numbers, span};
-
-/// The last instant that a counter can hold, in the year 2112.
-const LAST: i128 = (1 << 52) - 1;
 
 /// How much was compared.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +41,8 @@ pub(crate) struct Trace {
     now: i128,
     /// The last reported wait: steps aim at it and just before it.
     announced: i128,
+    /// How rarely limits change. In some traces they change with every request, as if its callers held different limits.
+    changes_one_in: u64,
     pub(crate) compared: Compared,
 }
 
@@ -56,13 +55,14 @@ impl Trace {
         // Without bounds: every log has its own counter.
         let bounds = MemoryBounds { log_bytes_max: 1 << 30, ..MemoryBounds::default() };
         let (store, compared) = (MemoryCounters::new(bounds), Compared::default());
-        Trace { seed, random, store, counters, now, announced: 0, compared }
+        let changes_one_in = random.pick(&[25, 25, 25, 2]);
+        Trace { seed, random, store, counters, now, announced: 0, changes_one_in, compared }
     }
 
     /// One request: time advances, limits may change, and everything is charged.
     pub(crate) fn step(&mut self) {
         self.move_time();
-        if self.random.chance(1, 25) {
+        if self.random.chance(1, self.changes_one_in) {
             self.change_numbers();
         }
         let cost = self.any_cost();

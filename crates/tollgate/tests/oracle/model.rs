@@ -13,6 +13,8 @@ pub(crate) type Exact = Ratio<i128>;
 /// Larger products are not exact in a double and use a coarser tick.
 const EXACT_MAX: i128 = 1 << 53;
 const MINUTE: i128 = 60_000_000;
+/// The last instant that a counter can hold, in the year 2112.
+pub(crate) const LAST: i128 = (1 << 52) - 1;
 
 /// A limit as configured.
 #[derive(Clone, Debug)]
@@ -110,10 +112,10 @@ impl ModelLimit {
         (2 * self.window).max(MINUTE)
     }
 
-    /// Consumption written in finer ticks is rounded up to ours.
+    /// Consumption written in finer ticks is rounded up to ours. The library counts up to 2^62 units.
     fn in_units(&self, used: Exact) -> Exact {
         let units = Exact::from_integer(self.window / self.tick_or_panic());
-        (used * units).ceil() / units
+        (used * units).ceil().min(Exact::from_integer((1 << 62) - 1)) / units
     }
 }
 
@@ -124,8 +126,9 @@ pub(crate) fn evaluate(limit: &ModelLimit, state: Option<&State>, cost: i128, no
     let (mut verdict, mut next) = decide(limit, seen, cost, now);
     if let ModelOutcome::Refuse { retry_after } = &mut verdict.outcome
         && let Some(full_at) = seen.and_then(State::full_at)
+        && seen.is_some_and(|state| state.exceeds(limit))
     {
-        // Semantics 2.8: after a limit was lowered, a client is refused no longer than under the limit before.
+        // Semantics 2.8: a client above a lowered limit is refused no longer than under the limit before.
         *retry_after = (full_at - now).min(*retry_after);
         verdict.reset_after = verdict.reset_after.min(full_at - now);
         if full_at <= now {
@@ -151,6 +154,16 @@ fn decide(limit: &ModelLimit, state: Option<&State>, cost: i128, now: i128) -> (
 }
 
 impl State {
+    /// Whether a bucket owed more than the limit admits when it was charged.
+    fn exceeds(&self, limit: &ModelLimit) -> bool {
+        let used = match self {
+            State::Tokens { tokens, burst, .. } => Exact::from_integer(*burst) - tokens,
+            State::Arrival { tat, at, interval, .. } => (tat - at).max(Exact::from_integer(0)) / interval,
+            _ => return false,
+        };
+        limit.in_units(used) > limit.owed_max()
+    }
+
     /// When a bucket is full, as the store remembers it.
     fn full_at(&self) -> Option<i128> {
         match self {
@@ -162,7 +175,7 @@ impl State {
 
 /// An instant as the store keeps it: the time since `at`, rounded up to seven significant bits.
 fn kept(instant: i128, at: i128) -> i128 {
-    let span = (instant - at).max(0);
+    let span = (instant.min(LAST) - at).max(0);
     let bits = i128::BITS - span.leading_zeros();
     let unit = 1 << bits.saturating_sub(7);
     at + (span + unit - 1) / unit * unit

@@ -5,6 +5,7 @@ mod claimed_clients;
 mod evaluation;
 mod flat_names;
 mod normalization;
+mod override_changes;
 mod overrides;
 mod short_forms;
 mod tenants;

@@ -23,7 +23,8 @@ fn limit_for(user: &str, path: &str, requests: u32) -> Override {
 fn set(limiter: &Limiter<MemoryCounters>, path: &str, requests: u32) {
     let agreed = async { Ok::<(), ()>(()) };
     let new = limit_for("alice", path, requests);
-    block_on(limiter.set_override(&request(path, "alice"), new, NOW, agreed)).unwrap();
+    block_on(limiter.change_override(&request(path, "alice"), NOW, agreed, |all| all.with(new.clone())))
+        .unwrap();
 }
 
 #[test]

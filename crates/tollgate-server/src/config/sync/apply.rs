@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use tollgate::accounts::{Accounts, AccountsEditor};
 use tollgate::identity::{InTenant, Normalization};
-use tollgate::rules::overrides::{Override, Overrides};
-use tollgate::{Endpoint, Id, Request, RuleSet, Timestamp};
+use tollgate::rules::overrides::{self, Override, Overrides};
+use tollgate::{RuleSet, Timestamp};
 use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, StoredItem};
 use tracing::{error, info, warn};
 
@@ -215,42 +215,35 @@ fn apply_rules(sync: &ConfigSync, limiter: &ServiceLimiter, changed: &[ItemState
 
 /// Applies all overrides in one step: each step copies all of them, and an import may have thousands.
 async fn apply_overrides(limiter: &ServiceLimiter, now: Timestamp, changed: &[ItemState]) {
-    let (mut set, mut removed) = (Vec::new(), Vec::new());
+    let (mut set, mut removed, mut requests) = (Vec::new(), Vec::new(), Vec::new());
     for (id, stored) in changed {
         let ItemId::Limit { tenant, user, endpoint } = id else { continue };
+        let user = InTenant::new(tenant.as_deref(), &**user);
         match stored.as_ref().and_then(override_of) {
             Some(new) => set.push(new),
-            None => removed.push((InTenant::new(tenant.as_deref(), &**user), &**endpoint)),
+            None => removed.push((user, &**endpoint)),
         }
+        requests.extend(overrides::request_of(user, endpoint));
     }
     if set.is_empty() && removed.is_empty() {
         return;
     }
-    // Usage under the old limit is moved to the new counter. With shared counters the node that set the override has done so.
-    let mut carried = Vec::new();
+    // Consumption is carried over to the new counters. With shared counters the node that made the change has done so.
+    let mut consumed = Vec::new();
     if limiter.counters().memory().is_some() {
-        for new in &set {
-            let Some(request) = request_of(new) else { continue };
-            let used = limiter.consumed_before(&request, new, now).await;
-            carried.push((request, new, used));
+        for request in &requests {
+            consumed.push((request, limiter.consumption(request, now).await));
         }
     }
     limiter.update_overrides(|overrides| overrides.changed(&set, &removed));
-    for (request, new, used) in carried {
-        limiter.charge_consumed(&request, new, used, now).await;
+    for (request, before) in consumed {
+        limiter.carry_over(request, &before, now).await;
     }
 }
 
 fn override_of(stored: &StoredItem) -> Option<Override> {
     let Item::Limit(limit) = &stored.item else { return None };
     limit.to_override(Timestamp::from_micros(stored.updated_at_micros))
-}
-
-/// A request that the override applies to.
-fn request_of(set: &Override) -> Option<Request<'_>> {
-    let endpoint = Endpoint::parse(&set.endpoint).ok()?;
-    let tenant = set.tenant.as_deref().map(Id::parse).transpose().ok()?;
-    Some(Request { user: Some(Id::parse(&set.user).ok()?), tenant, ..Request::new(endpoint) })
 }
 
 /// Compiles the rules of the file and the database. Invalid rules keep the last valid ones in force (`None`), which a full load

@@ -373,11 +373,14 @@ fn rewound(state: CounterState, charge: &Charge<'_>, now: Timestamp) -> (Counter
     algorithms::rewind_future(charge.limit, state, now).map_or((state, false), |rewound| (rewound, true))
 }
 
-/// Evaluates a charge of a counter, which refuses for `retention` after it was charged. Under the limit by which it was
-/// charged last, it is restored by then; under a lower one, part of its debt would be left.
+/// Evaluates a charge of a counter that is restored `retention` after its state, under the limit by which it was charged
+/// last. If it then owed more than the limit of this charge admits, it refuses no longer than that.
 fn evaluate_until(charge: &Charge<'_>, state: CounterState, retention: Span, now: Timestamp) -> Evaluation {
     let evaluation = algorithms::evaluate(charge.limit, Some(state), charge.cost, now);
     let Outcome::Refuse { retry_after } = evaluation.verdict.outcome else { return evaluation };
+    if !charge.limit.algorithm().has_burst() || !bucket::exceeds(charge.limit, state) {
+        return evaluation;
+    }
     let left = (state.at + retention).since(now);
     if left.is_zero() {
         return algorithms::evaluate(charge.limit, None, charge.cost, now);
