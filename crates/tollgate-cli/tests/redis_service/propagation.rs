@@ -371,6 +371,34 @@ fn abandoned_batch_is_finished_and_replayed_by_any_node() {
     });
 }
 
+/// A node that is killed while it decides leaves the key locked for half a minute; then another node decides, once. What the
+/// killed node had charged stays charged.
+#[test]
+fn batch_of_a_killed_node_is_decided_again_later() {
+    let redis = RedisServer::start();
+    let nodes = fleet(&redis, 100_000);
+    let batch = batch_of_carol(1_000);
+    hang_up_on(&nodes[0], &redis, &batch);
+    nodes[0].signal("-KILL");
+    let send = |node: &Service| node.post("/v1/rate-limit/batch-check", &batch);
+    let deadline = Instant::now() + Duration::from_secs(90);
+    let answer = loop {
+        let answer = send(&nodes[1]);
+        if answer.status != 409 {
+            break answer;
+        }
+        assert!(Instant::now() < deadline, "{}", answer.text);
+        std::thread::sleep(Duration::from_millis(500));
+    };
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let body = answer.json();
+    let admitted = body["results"].as_array().unwrap().iter().filter(|result| result["allowed"] == true);
+    assert_eq!(admitted.count(), 1_000);
+    let (_, left) = log_lines(&answer);
+    assert!(left <= 99_000, "{left}");
+    assert_eq!(log_lines(&send(&nodes[2])), (true, left));
+}
+
 #[test]
 fn shutdown_finishes_an_abandoned_batch() {
     let redis = RedisServer::start();

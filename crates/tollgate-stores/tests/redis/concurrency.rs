@@ -1,13 +1,16 @@
 //! Many concurrent callers through several nodes: exactly the limit is admitted, and decisions are atomic.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use tollgate::limit::Algorithm;
+use tollgate::Span;
+use tollgate::algorithms::Outcome;
+use tollgate::limit::{Algorithm, Limit, Window};
 use tollgate_stores::redis::{RedisCounters, RedisSettings};
 use tollgate_testkit::RedisServer;
 
 use crate::harness::limits::{Gauge, charges};
-use crate::harness::{exact, now, open, runtime, single};
+use crate::harness::{exact, now, open, patient, runtime, single};
 
 const NODES: usize = 3;
 
@@ -78,4 +81,42 @@ fn pair_of_limits_is_charged_atomically() {
             }
         }
     });
+}
+
+/// Nodes that delay the requests of one queue start them one after another, as one node would.
+#[test]
+fn throttle_keeps_its_rate_over_a_fleet() {
+    const INTERVAL: u64 = 5_000;
+    let server = RedisServer::start();
+    let mut starts: Vec<u64> = runtime().block_on(async {
+        let window = Window::Length(Span::from_secs(1));
+        let delay = Some(Span::from_millis(400));
+        let limit = Limit::with_options(Algorithm::LeakyBucket, 200, window, Some(200), delay).unwrap();
+        let gauge = Arc::new(Gauge::new(limit));
+        let mut callers = Vec::new();
+        for _ in 0..4 {
+            let (store, gauge) = (open(&patient(single(server.address()))).await, Arc::clone(&gauge));
+            callers.push(tokio::spawn(async move {
+                let mut starts = Vec::new();
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_secs(2) {
+                    let charges = charges([&*gauge], 1);
+                    let (verdicts, at) = store.charge_all_timed(&charges, now()).await.unwrap();
+                    match (verdicts.verdicts[0].outcome, at) {
+                        (Outcome::Admit { delay }, Some(at)) => starts.push((at + delay).as_micros()),
+                        _ => tokio::time::sleep(Duration::from_millis(3)).await,
+                    }
+                }
+                starts
+            }));
+        }
+        let mut starts = Vec::new();
+        for caller in callers {
+            starts.extend(caller.await.unwrap());
+        }
+        starts
+    });
+    starts.sort_unstable();
+    assert!(starts.len() > 300, "{} starts", starts.len());
+    assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= INTERVAL), "two requests start too close");
 }

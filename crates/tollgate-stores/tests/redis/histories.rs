@@ -23,7 +23,7 @@ use crate::harness::limits::{Dice, Gauge, day, limit};
 use crate::harness::{address, exact, now, open, patient, runtime, single};
 
 /// Histories that run at the same time on the same servers.
-const AT_ONCE: u64 = 4;
+const AT_ONCE: u64 = 8;
 const LASTING: Duration = Duration::from_millis(1_500);
 const MONTH: Span = Span::from_secs(30 * 86_400);
 const LEASABLE: [Algorithm; 4] =
@@ -333,19 +333,18 @@ fn wanted(name: &str) -> Option<u64> {
 /// Runs histories until there were enough decisions; each seed once.
 fn histories(name: &str, settings: &RedisSettings, seeds: std::ops::Range<u64>) {
     let decisions_min = wanted("HISTORY_DECISIONS").unwrap_or(0);
-    let mut seeds = match wanted("HISTORY_SEED") {
+    let seeds = match wanted("HISTORY_SEED") {
         Some(seed) => seed..seed + 1,
         None => seeds,
     };
     let started = Instant::now();
     let first = seeds.start;
-    let (mut decisions, mut leased) = (0, 0);
+    let (mut decisions, mut leased, mut next) = (0, 0, first);
     runtime().block_on(async {
-        let mut next = seeds.start;
         while next < seeds.end || decisions < decisions_min {
-            let batch: Vec<u64> = (next..next + AT_ONCE.min(seeds.end.max(next + 1) - next)).collect();
-            next = batch.last().unwrap() + 1;
-            seeds.end = seeds.end.max(next);
+            let at_once = if next < seeds.end { AT_ONCE.min(seeds.end - next) } else { AT_ONCE };
+            let batch: Vec<u64> = (next..next + at_once).collect();
+            next += at_once;
             let runs = batch.iter().map(|seed| run(Plan::new(*seed), settings));
             for (seed, outcome) in batch.iter().zip(futures_util::future::join_all(runs).await) {
                 decisions += outcome.decisions;
@@ -361,7 +360,7 @@ fn histories(name: &str, settings: &RedisSettings, seeds: std::ops::Range<u64>) 
     });
     eprintln!(
         "{name}, seeds {first} to {}: {decisions} decisions, {leased} charges from leases, 0 deviations, {:?}",
-        seeds.end - 1,
+        next - 1,
         started.elapsed()
     );
     assert!(!settings.leases || leased > decisions / 20, "{leased} charges from leases: nothing is proved");

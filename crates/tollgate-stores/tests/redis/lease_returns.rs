@@ -104,16 +104,16 @@ fn leased_units_return_after_a_freeze() {
     });
 }
 
-/// Those of a bucket return if the server resumes before they lapse; a lease that was granted after the freeze always does.
+/// Those of a bucket return less what was refilled after they lapsed: of a day's limit, nothing.
 #[test]
 fn leased_bucket_units_return_after_a_freeze() {
     let server = RedisServer::start();
     runtime().block_on(async {
         for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra] {
             let tally = usable(&server, algorithm, 3).await;
-            // Less than one unit is restored while the test runs, and the last lease before the freeze may lapse.
+            // Less than one unit is restored while the test runs, and each lease that lapsed returns that much less.
             assert!(tally.admitted <= LIMIT + 1, "{tally:?}");
-            assert!(tally.admitted + tally.unknown >= LIMIT * 9 / 10, "{algorithm}: {tally:?}");
+            assert!(tally.admitted + tally.unknown + 3 >= LIMIT, "{algorithm}: {tally:?}");
         }
     });
 }

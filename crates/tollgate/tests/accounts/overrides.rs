@@ -430,6 +430,37 @@ fn switching_limits_admits_no_more_than_both() {
 }
 
 #[test]
+fn changed_key_limit_keeps_what_was_used() {
+    let limiter = limiter("default_limit = 1000");
+    let request = by_key("api_key:k1");
+    let mut total = 0;
+    for (requests, more) in [(60, 60), (40, 0), (60, 0), (100, 40), (40, 0), (100, 0)] {
+        edit(&limiter, |editor| {
+            let key = Key { limits: per_hour(requests), ..new_key("k1") };
+            editor.put_key(&key).unwrap();
+        });
+        assert_eq!(admitted(&limiter, &request), more, "limited to {requests}, {total} used");
+        total += more;
+    }
+}
+
+#[test]
+fn moves_between_tiers_admit_each_limit_once() {
+    let limiter = limiter(
+        "[[tiers]]\nname = \"free\"\nlimit = 10\nwindow = 3600\n[[tiers]]\nname = \"pro\"\nlimit = 30\nwindow = 3600",
+    );
+    let request = by_user("alice");
+    let mut total = 0;
+    for round in 0..12 {
+        let tier = ["free", "pro", "free"][round % 3];
+        edit(&limiter, |editor| editor.put_user("alice", Some(tier), AccountLimits::default()).unwrap());
+        total += admitted(&limiter, &request);
+        assert!(total <= 10 + 30, "round {round}: {total}");
+    }
+    assert!(total >= 30, "{total}");
+}
+
+#[test]
 fn invalid_limits_are_rejected_with_their_field() {
     let huge = AccountLimits { requests_per_day: Some(u32::MAX), burst: Some(0), ..AccountLimits::default() };
     let alone = AccountLimits { burst: Some(3), ..AccountLimits::default() };

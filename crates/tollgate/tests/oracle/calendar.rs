@@ -66,3 +66,28 @@ fn calendar_windows_match_the_gregorian_calendar() {
         }
     }
 }
+
+/// Days around both changes of daylight saving time in Berlin have 23 and 25 hours; each admits its limit once, and the wait
+/// ends at the next local midnight.
+#[test]
+fn days_of_23_and_25_hours_admit_their_limit_once() {
+    const HOUR: i128 = DAY / 24;
+    // 2026-03-28 and 2026-10-24, midnight in Berlin.
+    for (first, lengths) in [(1_774_652_400, [24, 23, 24]), (1_792_792_800, [24, 25, 24])] {
+        let calendar = Window::Calendar(Arc::new(Calendar::new(CalendarUnit::Day, "Europe/Berlin").unwrap()));
+        let single = Single::new(Limit::new(Algorithm::FixedWindow, 5, calendar).unwrap());
+        let mut midnight = first * 1_000_000;
+        for hours in lengths {
+            let next = midnight + hours * HOUR;
+            let mut admitted = 0;
+            for now in (midnight..next).step_by(usize::try_from(HOUR / 4).unwrap()).chain([next - 1]) {
+                match single.charge(1, now).outcome {
+                    Outcome::Admit { .. } => admitted += 1,
+                    outcome => assert_eq!(outcome, Outcome::Refuse { retry_after: span(next - now) }),
+                }
+            }
+            assert_eq!(admitted, 5, "a day of {hours} hours");
+            midnight = next;
+        }
+    }
+}
