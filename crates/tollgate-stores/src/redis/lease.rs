@@ -15,11 +15,12 @@
 //! - A node leases only counters that it uses often. When little is left, each node asks at most ten times a second and
 //!   refuses in between; otherwise nodes would compete for the last units call by call. The pause is a small part of the
 //!   time in which the limit is restored, and limits that are restored faster than `RESTORE_MIN` are not leased: what is
-//!   restored in a pause must not be wasted.
+//!   restored in a pause must not be wasted (`leasable.rs`).
 
 pub(crate) mod cooldowns;
 mod entry;
 mod hot_keys;
+mod leasable;
 pub(crate) mod returns;
 #[cfg(test)]
 mod tests;
@@ -33,10 +34,11 @@ use tollgate::Span;
 use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, CounterId};
 use tollgate::identity::{Seed, Subject};
-use tollgate::limit::{Algorithm, Limit};
+use tollgate::limit::Limit;
 
 use self::entry::{Entry, LeasedUnits, RetiredLease, first_wanted};
 use self::hot_keys::HotKeys;
+use self::leasable::{can_be_leased, is_bucket, pause};
 use self::returns::{LeaseReturn, PendingReturns};
 use super::script::call::{LeaseId, LeaseRequest, Settlement};
 use super::script::reply::Grant;
@@ -47,12 +49,6 @@ const SHARDS: usize = 16;
 const SHARD_MAX: usize = 256;
 /// How long an unused counter is still known to be busy: longer than a refusal is cached.
 const IDLE_AFTER: Duration = Duration::from_secs(4);
-/// Pause before the server is asked again for a counter that has little left, unless `RESTORE_FRACTION` is shorter.
-const SCARCE_FOR: Duration = Duration::from_millis(100);
-/// The pause is at most this fraction of the time in which the limit is restored.
-const RESTORE_FRACTION: u64 = 50;
-/// Limits that are restored faster are not leased.
-const RESTORE_MIN: Span = Span::from_secs(1);
 /// A counter has little left below this fraction of its capacity.
 const SCARCE_FRACTION: u32 = 200;
 
@@ -199,7 +195,7 @@ impl LeaseTable {
             entry.units.decided(charge.cost, used);
             return;
         }
-        // After a reset there is none: the units are gone with the counter.
+        // After a reset the lease is gone, and its units with the counter.
         let found = shard.retired.iter().position(|(of, lease)| *of == key && lease.ticket == ticket);
         let Some(position) = found else { return };
         let units = &mut shard.retired[position].1.units;
@@ -397,41 +393,6 @@ impl Shard {
     fn entry(&mut self, key: u128, ticket: Ticket) -> Option<&mut Entry> {
         self.entries.get_mut(&key).filter(|entry| entry.ticket == ticket)
     }
-}
-
-/// A sliding log cannot be leased: its units expire one by one. Neither can a queue, whose order matters, nor a charge that
-/// may be refunded, because its lease may have been returned by then, nor a limit that is restored within moments.
-fn can_be_leased(charge: &Charge<'_>) -> bool {
-    let algorithm = matches!(
-        charge.limit.algorithm(),
-        Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::FixedWindow | Algorithm::SlidingWindowCounter
-    );
-    algorithm
-        && charge.leases
-        && !charge.refundable
-        && charge.cost > 0
-        && charge.limit.max_delay().is_none()
-        && restored_in(charge.limit) >= RESTORE_MIN
-}
-
-/// The window, or the time in which an empty bucket fills up.
-fn restored_in(limit: &Limit) -> Span {
-    let window = limit.window_length();
-    if !is_bucket(limit) || limit.capacity() == limit.requests() {
-        return window;
-    }
-    let micros = u128::from(window.as_micros()) * u128::from(limit.capacity());
-    let micros = micros / u128::from(limit.requests().max(1));
-    Span::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
-}
-
-/// How long the server is not asked for a counter that has little left.
-fn pause(limit: &Limit) -> Duration {
-    SCARCE_FOR.min(Duration::from_micros(restored_in(limit).as_micros() / RESTORE_FRACTION))
-}
-
-fn is_bucket(limit: &Limit) -> bool {
-    matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::Gcra)
 }
 
 /// What is left of a span.

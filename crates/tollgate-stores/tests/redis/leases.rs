@@ -279,7 +279,7 @@ fn canceled_requests_keep_leasing() {
     });
 }
 
-/// A burst is over before the leases that it started. What they hold comes back within a second.
+/// A burst ends before the leases that it started. What they hold comes back within a second.
 #[test]
 fn leases_of_bursty_clients_return_whole() {
     const CLIENTS: usize = 20;

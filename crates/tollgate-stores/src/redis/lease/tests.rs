@@ -1,6 +1,7 @@
 use tollgate::counters::Effect;
-use tollgate::limit::Window;
+use tollgate::limit::{Algorithm, Window};
 
+use super::leasable::SCARCE_FOR;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
