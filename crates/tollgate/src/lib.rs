@@ -44,7 +44,7 @@ pub use self::decision::{Answer, Decision, Refusal};
 pub use self::endpoint::Endpoint;
 pub use self::identity::{ApiKey, Client, Id, Request, Seed};
 pub use self::limit::{Algorithm, Limit, LimitError, LimitOverride, Window};
-pub use self::limiter::{Consumption, Limiter, LimiterSnapshot, Reset, Settlement};
+pub use self::limiter::{CarryOver, Limiter, LimiterSnapshot, Reset, Settlement};
 pub use self::method::Method;
 pub use self::receipt::Receipt;
 pub use self::rules::{Rule, RuleSet};

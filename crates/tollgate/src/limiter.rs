@@ -18,7 +18,7 @@ mod snapshot;
 
 use std::sync::Arc;
 
-pub use self::change_override::Consumption;
+pub use self::change_override::CarryOver;
 pub use self::reset::Reset;
 pub use self::settle::Settlement;
 pub use self::snapshot::LimiterSnapshot;

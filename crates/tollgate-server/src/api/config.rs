@@ -200,25 +200,27 @@ async fn change_override(
     new: Option<&Override>,
 ) -> Result<(), ApiError> {
     let (limiter, now) = (call.app.limiter(), call.app.now());
+    let removed = if new.is_none() { &[(user, endpoint)][..] } else { &[] };
+    let change = |overrides: &Overrides| overrides.changed(new.map_or(&[], std::slice::from_ref), removed);
     if !call.app.config_sync().stores_overrides() {
         let shared = async { membership::share(limiter, user, endpoint, new).await.map_err(not_shared) };
-        let removed = if new.is_none() { &[(user, endpoint)][..] } else { &[] };
-        let change =
-            |overrides: &Overrides| overrides.changed(new.map_or(&[], std::slice::from_ref), removed);
         return limiter.change_override(request, now, shared, change).await;
     }
-    let write = match (new, limiter.rules().overrides().get(user, endpoint)) {
+    let rules = limiter.rules();
+    let write = match (new, rules.overrides().get(user, endpoint)) {
         (Some(new), _) => ItemWrite::Put(Item::Limit(new.into())),
         (None, Some(old)) => ItemWrite::Delete(Item::Limit((&**old).into()).id()),
         (None, None) => return Err(not_found()),
     };
+    let next = Arc::new(change(rules.overrides()));
+    drop(rules);
     // Counters in memory are carried over by config sync, on each node.
     if call.app.counters().redis().is_none() {
         return change_database(call, write).await;
     }
-    let before = limiter.consumption(request, now).await;
+    let carry_over = limiter.prepare_carry_over(request, &next, now).await;
     change_database(call, write).await?;
-    limiter.carry_over(request, &before, now).await;
+    limiter.carry_over(&carry_over, now).await;
     Ok(())
 }
 

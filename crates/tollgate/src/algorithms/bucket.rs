@@ -78,7 +78,7 @@ pub(super) fn refund(
 ) -> Option<RefundedState> {
     let tick = limit.tick();
     let restored_at = charge.restored_at.as_micros().div_ceil(tick.micros());
-    let at = tick.floor(now.as_micros()).max(tick.floor(state.at.as_micros()));
+    let at = tick.floor(now.as_micros()).max(tick.ceil(state.at.as_micros()));
     let refilled_later = restored_at.saturating_sub(at).saturating_mul(u64::from(limit.requests()));
     let owed = refilled_later.saturating_sub(charge.not_owed);
     if owed == 0 || now >= charge.restored_at || holds_place(limit, state, charge, now) {

@@ -107,6 +107,23 @@ fn consumption_that_does_not_fit_is_carried_up_to_the_capacity() {
     assert_eq!(user.used(), 60);
 }
 
+#[test]
+fn requests_during_the_change_are_carried_over() {
+    let user = User::new();
+    user.put(Algorithm::FixedWindow, 100, 10);
+    user.send(9);
+    let week = Limit::new(Algorithm::FixedWindow, 100, Window::Length(Span::from_secs(7 * DAY))).unwrap();
+    let endpoint = Endpoint::parse(PATH).unwrap();
+    let new = Override::new(Id::parse("alice").unwrap(), &endpoint, week, NOW);
+    let published = async {
+        user.send(30);
+        Ok::<(), ()>(())
+    };
+    let request = request(PATH, "alice");
+    block_on(user.limiter.change_override(&request, NOW, published, |all| all.with(new.clone()))).unwrap();
+    assert_eq!(user.used(), 39);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Send(u32),

@@ -228,16 +228,17 @@ async fn apply_overrides(limiter: &ServiceLimiter, now: Timestamp, changed: &[It
     if set.is_empty() && removed.is_empty() {
         return;
     }
-    // Consumption is carried over to the new counters. With shared counters the node that made the change has done so.
-    let mut consumed = Vec::new();
+    // Consumption is carried over to the new counters. With shared counters the node that made the change does so.
+    let mut carried = Vec::new();
     if limiter.counters().memory().is_some() {
+        let next = Arc::new(limiter.rules().overrides().changed(&set, &removed));
         for request in &requests {
-            consumed.push((request, limiter.consumption(request, now).await));
+            carried.push(limiter.prepare_carry_over(request, &next, now).await);
         }
     }
     limiter.update_overrides(|overrides| overrides.changed(&set, &removed));
-    for (request, before) in consumed {
-        limiter.carry_over(request, &before, now).await;
+    for carry_over in carried {
+        limiter.carry_over(&carry_over, now).await;
     }
 }
 
