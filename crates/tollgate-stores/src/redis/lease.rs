@@ -2,7 +2,7 @@
 //!
 //! - Leased units are charged on the server first. All nodes together never admit more than the limit; the units of a lost
 //!   node stay charged.
-//! - A lease is valid for two seconds or until its window ends, measured from before the request was sent, so it expires
+//! - A lease is valid for two seconds at most, or until its window ends, measured from before the request was sent, so it expires
 //!   here before it expires there.
 //! - Unused units are returned with the next call, or within a second once the node uses none. Nothing is taken from a
 //!   lease that is being returned, and none is returned twice: the server keeps a record of each lease until it is settled,
@@ -191,13 +191,13 @@ impl LeaseTable {
     pub(crate) fn decided(&self, charge: &Charge<'_>, ticket: Ticket, used: bool) {
         let key = counter_key(charge);
         let mut shard = self.shard(key).lock();
-        if let Some(entry) = shard.entry(key, ticket) {
-            entry.units.decided(charge.cost, used);
-            return;
-        }
-        // After a reset the lease is gone, and its units with the counter.
         let found = shard.retired.iter().position(|(of, lease)| *of == key && lease.ticket == ticket);
-        let Some(position) = found else { return };
+        let Some(position) = found else {
+            if let Some(entry) = shard.entry(key, ticket) {
+                entry.units.decided(charge.cost, used);
+            }
+            return;
+        };
         let units = &mut shard.retired[position].1.units;
         units.decided(charge.cost, used);
         if units.pending == 0 {
@@ -221,7 +221,7 @@ impl LeaseTable {
         let mut shard = self.shard(key).lock();
         let Some(entry) = shard.entry(key, ticket) else {
             drop(shard);
-            // The counter was reset meanwhile; the server knows whether the units still count.
+            // The lease was revoked meanwhile; the server knows whether the units still count.
             if grant.granted > 0 {
                 let (id, granted) = (request.id, grant.granted);
                 let unused = Settlement { id, granted, unspent: granted, used_at: Some(sent_at) };
@@ -275,7 +275,7 @@ impl LeaseTable {
         if let Some(entry) = self.shard(key).lock().entry(key, ticket) {
             entry.renewing = false;
         }
-        // It is not used on: its units may belong to a limit that has changed.
+        // It is not used any further: its units may belong to a limit that has changed.
         if let Some(settlement) = request.settle {
             self.return_later(LeaseReturn::new(LeasedCounter::of(charge), settlement));
         }
@@ -288,7 +288,10 @@ impl LeaseTable {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let due = shard.entries.values_mut().filter(|entry| entry.is_due(now));
-            expired.extend(due.filter_map(Entry::retire).map(LeaseReturn::from));
+            expired.extend(due.filter_map(|entry| {
+                entry.update_rate();
+                entry.retire().map(LeaseReturn::from)
+            }));
             let is_used = |entry: &Entry| now < entry.used_at + IDLE_AFTER || entry.units.granted > 0;
             shard.entries.retain(|_, entry| entry.renewing || is_used(entry));
         }
@@ -313,11 +316,17 @@ impl LeaseTable {
         self.note_lost(self.returns.push(lease));
     }
 
-    /// Drops a lease without returning its units, because its counter was reset.
+    /// Stops using a lease, because its counter was reset. Its units are returned all the same: the lease may have been
+    /// granted since, and the server ignores one from before.
     pub(crate) fn revoke(&self, key: u128) {
         let mut shard = self.shard(key).lock();
-        shard.entries.remove(&key);
-        shard.retired.retain(|(of, _)| *of != key);
+        let Some(lease) = shard.entries.remove(&key).and_then(|mut entry| entry.retire()) else { return };
+        if lease.units.pending > 0 {
+            shard.retired.push((key, lease));
+            return;
+        }
+        drop(shard);
+        self.return_later(lease.into());
     }
 
     /// Keeps, returns or revokes each lease after servers changed. Returns what is to be returned. A lease being requested
@@ -329,7 +338,11 @@ impl LeaseTable {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let Shard { entries, retired, .. } = &mut *shard;
-            retired.retain(|(_, lease)| keeps(&lease.counter));
+            retired.retain(|(_, lease)| {
+                let is_kept = keeps(&lease.counter);
+                lost += if is_kept { 0 } else { u64::from(lease.units.left) };
+                is_kept
+            });
             entries.retain(|key, entry| {
                 match action(entry.counter.subject) {
                     LeaseAction::Keep => {}

@@ -91,7 +91,7 @@ impl<'a, 'c> LeaseUse<'a, 'c> {
         for (group, reply) in groups.iter().zip(replies) {
             for (index, position) in group.positions.iter().enumerate() {
                 let ServedBy::NewLease(request, ticket) = self.served_by[*position] else { continue };
-                // The request is answered: dropping this abandons it no more.
+                // The request is answered, so dropping this no longer abandons it.
                 self.served_by[*position] = ServedBy::Server;
                 let charge = &self.charges.charges[*position];
                 match reply {

@@ -61,7 +61,8 @@ pub(super) struct RetiredLease {
 impl LeasedUnits {
     fn take(&mut self, cost: u32, held: bool, now: Instant) {
         self.left -= cost;
-        self.used_at = now;
+        // Threads read the clock before they wait for the lock.
+        self.used_at = self.used_at.max(now);
         if held {
             self.pending += cost;
         }
@@ -152,7 +153,7 @@ impl Entry {
     }
 
     /// Learns the rate from how fast the units were used.
-    fn update_rate(&mut self) {
+    pub(super) fn update_rate(&mut self) {
         let LeasedUnits { granted, left, since, until, used_at, .. } = self.units;
         if granted == 0 {
             return;

@@ -122,6 +122,31 @@ fn refused_request_returns_units_of_a_replaced_lease() {
 }
 
 #[test]
+fn units_held_while_a_slot_moves_return() {
+    let (limit, now) = (limit(), Instant::now());
+    let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
+    let first = request(&leases, &charge, now);
+    grant(&leases, &charge, &first, 1, now);
+    let ticket = hold(&leases, &charge, now);
+    assert!(leases.apply_changes(|_| LeaseAction::Return).is_empty(), "a unit is held");
+    leases.decided(&charge, ticket, false);
+    let returned: Vec<u32> = leases.take_all().iter().map(|lease| lease.settlement.unspent).collect();
+    assert_eq!(returned, [10]);
+}
+
+/// The lease may be of the counter after the reset; the server ignores one from before.
+#[test]
+fn lease_revoked_by_a_reset_is_returned() {
+    let (limit, now) = (limit(), Instant::now());
+    let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
+    let first = request(&leases, &charge, now);
+    grant(&leases, &charge, &first, 1, now);
+    leases.revoke(counter_key(&charge));
+    assert_eq!(units(&leases, now), 0);
+    assert_eq!(leases.take_all().len(), 1);
+}
+
+#[test]
 fn unused_lease_is_returned_after_half_a_second() {
     let (limit, now) = (limit(), Instant::now());
     let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));

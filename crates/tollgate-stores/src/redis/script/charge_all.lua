@@ -146,7 +146,7 @@ if unwritten then
 end
 
 local has = function(number, bit) return floor(number / bit) % 2 == 1 end
--- How long a lease is valid unless its window ends earlier; script.rs has the same constant.
+-- How long a lease is valid at most; script.rs has the same constant.
 local LEASE = 2000000
 -- How long before it lapses a lease of a bucket ends, so that the node has time to return it.
 local LEASE_RETURN = 500000
